@@ -10,7 +10,6 @@ so that a picture of other runs is detected.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import sys
 import textwrap
@@ -47,6 +46,7 @@ from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
 from reports.wording import capitalized, multiple, number, seeds_of, significant, utility
+from reports.write import printed
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
@@ -251,9 +251,7 @@ def png(figure: Drawing, table: Table, footer: str) -> bytes:
     """Return the picture with the digest of its values."""
     dress(figure, footer, [])
     settle(figure)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", metadata={"Software": None, DIGEST: digest(table)})
-    return out.getvalue()
+    return printed(figure, "png", **{DIGEST: digest(table)})
 
 
 def digest(table: Table) -> str:
@@ -339,7 +337,7 @@ def _row(frontier: Frontier, names: Sequence[str], epsilon: bool = False) -> dic
 
 def _reference_row(panel: Panel) -> dict[str, str]:
     population = panel.population
-    controls = {name: population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES}
+    controls = {name: population.best(name, panel.epsilon) for name in REFERENCES}
     return {
         "data": markdown(population.dataset + (f", {panel.where}" if population.periods else "")),
         "ε": number(panel.epsilon),

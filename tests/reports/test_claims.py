@@ -248,10 +248,7 @@ def test_a_grid_of_small_reductions_names_its_sparsest_setting(tmp_path: Path) -
     write(tmp_path, [*BASE, adafest(5, 0.0, 4.0), fest(3000, 0.0, 3.0)])
     claim = found(tmp_path, "significant_reduction")
     assert claim["verdict"] == INCONCLUSIVE
-    assert (
-        "None of 2 settings is above 10×, the largest 4× (sweep larger algorithm.threshold)"
-        in (claim["evidence"])
-    )
+    assert "None of 2 settings is above 10×, the largest 4× (sweep larger algorithm.threshold)" in (claim["evidence"])
 
 
 def test_a_line_of_ratios_is_tested_by_its_own_steps(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.ablation import fullest_grid
+from reports.ablation import largest_grid
 from reports.algorithms import algorithm, label
 from reports.claims.claim import Finding, missing, undecided
 from reports.claims.compared import Compared
@@ -54,7 +54,7 @@ class Ahead:
 def optimum_inside(panel: Panel, panels: int) -> Finding:
     """Of the settings within NEARLY of the best, the sparsest has a σ₁/σ₂ above the median of those tried, and a τ that
     is neither the smallest nor the largest."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     middle, inner = statistics.median(grid.ratios or [0]), grid.thresholds[1:-1]
     inside = [s for (ratio, tau), s in grid.cells.items() if ratio > middle and tau in inner]
     outside = [s for s in grid.cells.values() if s not in inside]

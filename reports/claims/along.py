@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from reports.ablation import Grid, fullest_grid
+from reports.ablation import Grid, largest_grid
 from reports.algorithms import label
 from reports.claims.claim import Finding, missing
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
@@ -139,7 +139,7 @@ def private_moved_more(panel: Panel, panels: int) -> Finding:
 
 def larger_ratio_better(panel: Panel, panels: int) -> Finding:
     """At the same τ, utility rises with σ₁/σ₂."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_ratios):
         return missing("two noise ratios at the same τ")
     trend = Trend(Sample(grid.cells.values(), panels), [*lines.values()])
@@ -149,7 +149,7 @@ def larger_ratio_better(panel: Panel, panels: int) -> Finding:
 def small_threshold_harmless(panel: Panel, panels: int) -> Finding:
     """Among small τ, none changes utility from that of the smallest by NEARLY. τ is small up to the standard deviation
     of the map's noise, C₁σ₁: there a row without contributions still survives in one step of six."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     small = Grid({of: setting for of, setting in grid.cells.items() if of[1] <= _map_noise(setting)})
     sample = Sample(grid.cells.values(), panels)
     moves = {
@@ -175,7 +175,7 @@ def _map_noise(setting: Setting) -> float:
 def large_threshold_cliff(panel: Panel, panels: int) -> Finding:
     """Utility drops sharply from the best smaller τ to the largest, for at least one σ₁/σ₂. The absence of a drop is
     decisive only if τ reached half of the largest sum of a row's contributions (500 of 1,024 examples in the paper)."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_thresholds):
         return missing("two τ at the same σ₁/σ₂")
     sample, drops, ends = Sample(grid.cells.values(), panels), {}, {}
@@ -207,7 +207,7 @@ def largest_contribution(setting: Setting) -> float:
 def cliff_worse_at_small_ratio(panel: Panel, panels: int) -> Finding:
     """From the smallest to the largest τ common to both, utility drops more at the smallest σ₁/σ₂ than at the
     largest. It cannot be told where neither drops sharply, nor where utility has dropped before the smaller τ."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     lines = grid.along_thresholds
     few, many = (lines[min(lines)], lines[max(lines)]) if len(lines) > 1 else ({}, {})
     shared = sorted(few.keys() & many.keys())

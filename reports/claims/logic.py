@@ -9,10 +9,10 @@ that seems weakest is refuted, *any* if every part is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 from reports.claims.estimate import NEARLY, Difference, Sample, Verdict, Weights, decide, merged
 from reports.comparison import Setting
@@ -66,26 +66,6 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
     return Contrast((sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))]))
 
 
-class Statement(Protocol):
-    """A statement about utilities.
-
-    Attributes:
-        seems: margin by which it is true on the choosing seeds, in units of utility; negative if it seems false.
-        value: the same on the test utilities over all seeds.
-    """
-
-    @property
-    def seems(self) -> float: ...
-    @property
-    def value(self) -> float: ...
-    def __neg__(self) -> Statement:
-        """Return the statement that it is false."""
-
-    def p(self, of: int = 1, chosen: bool = False) -> float:
-        """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
-        margin `seems`."""
-
-
 @dataclass(frozen=True)
 class Above:
     """The statement that a contrast is above `least`; of sign -1, that it is below."""
@@ -96,59 +76,59 @@ class Above:
 
     @property
     def seems(self) -> float:
+        """Margin by which it is true on the choosing seeds, in units of utility; negative if it seems false."""
         return self.sign * (self.contrast.seems - self.least)
 
     @property
     def value(self) -> float:
+        """The same on the test utilities over all seeds."""
         return self.sign * (self.contrast.value - self.least)
 
     def __neg__(self) -> Above:
         return replace(self, sign=-self.sign)
 
     def p(self, of: int = 1, chosen: bool = False) -> float:
+        """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
+        margin `seems`."""
         estimate = self.contrast.at(of, chosen)
         return estimate.p_above(self.least) if self.sign > 0 else estimate.p_below(self.least)
 
 
-def below(contrast: Contrast, most: float) -> Statement:
+def below(contrast: Contrast, most: float) -> Above:
     """Return the statement that a contrast is below `most`."""
     return -Above(contrast, most)
 
 
 class All:
-    """The statement that all parts are true."""
+    """The statement that all parts are true; its members are those of :class:`Above`."""
+
+    decisive: ClassVar[Callable[..., float]] = min
+    """The margin that decides, of those of the parts."""
+    without: ClassVar[float] = math.inf
 
     def __init__(self, parts: Sequence[Statement]) -> None:
         self.parts = parts
 
     @cached_property
     def seems(self) -> float:
-        return min((part.seems for part in self.parts), default=math.inf)
+        return type(self).decisive((part.seems for part in self.parts), default=self.without)
 
     @cached_property
     def value(self) -> float:
-        return min((part.value for part in self.parts), default=math.inf)
+        return type(self).decisive((part.value for part in self.parts), default=self.without)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> All:
         return Any([-part for part in self.parts])
 
     def p(self, of: int = 1, chosen: bool = False) -> float:
         return max((part.p(of, chosen) for part in self.parts), default=0.0)
 
 
-class Any:
+class Any(All):
     """The statement that one of the parts is true."""
 
-    def __init__(self, parts: Sequence[Statement]) -> None:
-        self.parts = parts
-
-    @cached_property
-    def seems(self) -> float:
-        return max((part.seems for part in self.parts), default=-math.inf)
-
-    @cached_property
-    def value(self) -> float:
-        return max((part.value for part in self.parts), default=-math.inf)
+    decisive = max
+    without = -math.inf
 
     @property
     def best(self) -> int:
@@ -162,6 +142,9 @@ class Any:
         if len(self.parts) < 2:
             return min((part.p(of, chosen) for part in self.parts), default=1.0)
         return self.parts[self.best].p(of * len(self.parts), True)
+
+
+Statement: TypeAlias = Above | All
 
 
 def equivalent(contrast: Contrast, margin: float = NEARLY) -> Statement:

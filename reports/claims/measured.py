@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reports.ablation import Grid, Lines, fullest_grid
+from reports.ablation import Grid, Lines, largest_grid
 from reports.bench import Section, read
 from reports.claims.claim import Finding, missing, together
 from reports.claims.estimate import FAILS, HOLDS, Difference, Verdict, decide
@@ -56,7 +56,7 @@ def larger_ratio_denser(panel: Panel, panels: int) -> Finding:
     def judge(change: Difference, steps: Sequence[Verdict]) -> Verdict:
         return min((step for step in steps if step == FAILS), key=lambda step: step.p, default=change.above(0))
 
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     every, _ = _sizes(grid, grid.along_ratios, ("σ₁/σ₂", "τ"), judge)
     return every
 
@@ -68,7 +68,7 @@ def larger_threshold_sparser(panel: Panel, panels: int) -> Finding:
     def judge(change: Difference, steps: Sequence[Verdict]) -> Verdict:
         return decide(change.p_below(0), 1.0)
 
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     every, steps = _sizes(grid, grid.along_thresholds, ("τ", "σ₁/σ₂"), judge)
     denser = [step.p for step in steps if step == HOLDS]
     return replace(every, verdict=Verdict(FAILS, max(denser))) if 2 * len(denser) > len(steps) else every

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reports.ablation import fullest_grid
+from reports.ablation import largest_grid
 from reports.algorithms import algorithm, label
 from reports.claims.claim import Finding, missing, undecided
 from reports.claims.compared import Compared
@@ -180,7 +180,7 @@ def least_gain_of_training(dataset: str) -> float | None:
 
 def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     """One of DP-AdaFEST's settings with a σ₁/σ₂ of 5 or 10 is better than each with another one."""
-    cells = fullest_grid(panel.population, panel.epsilon).cells
+    cells = largest_grid(panel.population, panel.epsilon).cells
     named = [setting for (ratio, _), setting in cells.items() if ratio in BEST_RATIOS]
     others = [setting for (ratio, _), setting in cells.items() if ratio not in BEST_RATIOS]
     sample = Sample(cells.values(), panels)

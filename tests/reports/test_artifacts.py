@@ -77,7 +77,6 @@ def test_the_ablation_grid_holds_everything_but_its_two_axes_fixed(tmp_path: Pat
     put(5.0, 5.0, 1.0, 0.72)
     put(5.0, 20.0, 10.0, 0.79)  # the best of all, but at another C1
     grid = largest_grid(only_population(tmp_path), 1.0)
-    assert grid is not None
     assert set(grid.cells) == {(1.0, 5.0), (1.0, 10.0), (5.0, 5.0)}
 
 
@@ -88,7 +87,7 @@ def test_of_grids_of_one_size_the_one_with_most_runs_is_taken_whatever_its_utili
                 settings = {"noise_ratio": 5.0, "threshold": threshold, "contribution_clipping_norm": clipping}
                 write_run(tmp_path, "adafest", test=test, coordinates=50.0, settings=settings, seed=seed)
     grid = largest_grid(only_population(tmp_path), 1.0)
-    assert grid is not None and {setting.test for setting in grid.cells.values()} == {0.70}
+    assert {setting.test for setting in grid.cells.values()} == {0.70}
 
 
 def test_fig8_shows_how_far_apart_single_runs_must_lie(tmp_path: Path) -> None:

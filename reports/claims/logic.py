@@ -127,8 +127,8 @@ class All:
 class Any(All):
     """The statement that one of the parts is true."""
 
-    decisive = max
-    without = -math.inf
+    decisive: ClassVar[Callable[..., float]] = max
+    without: ClassVar[float] = -math.inf
 
     @property
     def best(self) -> int:

@@ -56,8 +56,8 @@ class Grid:
         return max(self.cells.values(), key=lambda setting: setting.rank)
 
 
-def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
-    """Return the largest set of DP-AdaFEST settings at one ε in which only σ₁/σ₂ and τ vary.
+def largest_grid(population: Population, epsilon: float | None) -> Grid:
+    """Return the largest set of DP-AdaFEST settings at one ε in which only σ₁/σ₂ and τ vary; an empty one without any.
 
     Of several as large it is the one with most runs: utilities that chose it would not be fit to judge it.
     """
@@ -67,12 +67,7 @@ def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
         if isinstance(ratio, int | float) and isinstance(threshold, int | float):
             slices.setdefault(_rest(setting), {})[float(ratio), float(threshold)] = setting
     grids = [Grid(cells) for _, cells in sorted(slices.items())]
-    return max(grids, key=lambda grid: (len(grid.cells), grid.runs), default=None)
-
-
-def fullest_grid(population: Population, epsilon: float | None) -> Grid:
-    """Return the same; an empty grid without such settings."""
-    return largest_grid(population, epsilon) or Grid({})
+    return max(grids, key=lambda grid: (len(grid.cells), grid.runs), default=Grid({}))
 
 
 def _lines(cells: dict[tuple[float, float], Setting]) -> Lines:

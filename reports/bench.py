@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,28 +36,11 @@ class Section:
         return {record["table_rows"]: record for record in timed if record["competitor"] == competitor}
 
 
-FINDINGS = Path(__file__).with_name("findings")
-"""Values that were measured once, for questions that are answered."""
-ONCE = " Measured once: the code that did is in the history, at commit 46f4d1b."
-
-
-def frozen(section: str, values: Collection[str] = ()) -> Section:
-    """Read values that were measured once."""
-    found = _read(FINDINGS / f"{section}.json", values)
-    assert found is not None
-    return found
-
-
-def read(report: Path, section: str, values: Collection[str] = ()) -> Section | None:
-    """Read a section's records that have all of these `values`; None if it is missing, unreadable or has none."""
-    return _read(report / "bench" / f"{section}.json", values)
-
-
-def _read(path: Path, values: Collection[str]) -> Section | None:
+def read(report: Path, section: str) -> Section | None:
+    """Read a section's complete records; None if it is missing, unreadable or has none."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        records = [record for record in content["records"] if _whole(record, values)]
+        content = json.loads((report / "bench" / f"{section}.json").read_text(encoding="utf-8"))
+        records = [record for record in content["records"] if _whole(record)]
         machine = content["machine"]
         words = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
         if machine["device"] != "cpu":
@@ -72,9 +55,6 @@ def competitor(name: str) -> str:
     return _NAMES.get(name) or label(name)
 
 
-def _whole(record: Mapping[str, Any], values: Collection[str]) -> bool:
-    """Whether a record is complete: all fields, times positive or null, and these `values`, none of them a list."""
-    if not record.keys() >= _NEEDED or not (record.get("values") or {}).keys() >= set(values):
-        return False
-    times = all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES)
-    return times and not any(isinstance(record["values"][name], list | dict) for name in values)
+def _whole(record: Mapping[str, Any]) -> bool:
+    """Whether a record is complete: all fields, times positive or null."""
+    return record.keys() >= _NEEDED and all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES)

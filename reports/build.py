@@ -21,7 +21,7 @@ from pipelines.system.progress import Reporter
 from reports import frontiers
 from reports.claims import register
 from reports.commands import Commands
-from reports.comparison import Population, heading, joined, populations
+from reports.comparison import Population, heading, populations
 from reports.costs import FILE as COSTS
 from reports.costs import Costs
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
@@ -181,14 +181,7 @@ class _Work:
     commands: Commands
 
     def plain(self, entry: Entry) -> Population | None:
-        """Return the population of the plain file names: that of the named dataset, else one of the artifact's own kind
-        of data; None if there is none, even if there are runs of another kind."""
-        shown = [group for group in self.inputs.populations if entry.shows(group)]
-        if entry.together:
-            return joined(shown)
-        if shown and shown[0].dataset == self.dataset:
-            return shown[0]
-        return next((group for group in shown if group.kind == entry.kinds[0]), None)
+        return entry.main(self.inputs.populations, self.dataset)
 
     def artifact(self, entry: Entry) -> dict[str, Any]:
         main = self.plain(entry)

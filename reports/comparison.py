@@ -258,8 +258,11 @@ class Population:
         return found
 
     def best(self, name: str, epsilon: float | None) -> Setting | None:
-        """Return the setting with the highest validation utility (that of larger reduction on a tie)."""
-        return max(self.of(name, epsilon), key=lambda setting: setting.rank, default=None)
+        """Return the setting with the highest validation utility (that of larger reduction on a tie); training without
+        privacy has no ε."""
+        return max(
+            self.of(name, None if name == "nonprivate" else epsilon), key=lambda setting: setting.rank, default=None
+        )
 
     @property
     def nonprivate(self) -> Setting | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.algorithms import REFERENCES, label
 from reports.commands import Commands
-from reports.comparison import Population
+from reports.comparison import Population, joined
 from reports.costs import Costs
 from reports.style import NOTE_COLOUR, WIDTH, Drawing
 from reports.tables import Table
@@ -89,6 +89,16 @@ class Entry:
     def shows(self, population: Population) -> bool:
         """Whether it can be drawn from this population."""
         return self.experiment is not None and population.kind in self.kinds
+
+    def main(self, populations: Sequence[Population], dataset: str | None = None) -> Population | None:
+        """Return the population of the plain file names: that of the named dataset, else one of the artifact's own kind
+        of data; None if there is none, even if there are runs of another kind."""
+        shown = [population for population in populations if self.shows(population)]
+        if self.together:
+            return joined(shown)
+        if shown and shown[0].dataset == dataset:
+            return shown[0]
+        return next((population for population in shown if population.kind == self.kinds[0]), None)
 
     def experiment_on(self, population: Population | None) -> str | None:
         """Return the experiment that makes its runs on the population's kind of data."""

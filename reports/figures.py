@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dpfest.errors import UserError
 from reports import curves, frontiers
-from reports.comparison import Population, joined, populations
+from reports.comparison import Population, populations
 from reports.entry import Inputs
 from reports.registry import chosen
 from reports.runs import load_runs, measured_in
@@ -59,7 +59,7 @@ def artifact(name: str, runs: str | Path = "runs", dataset: str | None = None, r
     if entry.experiment and not shown:
         raise UserError(f"{runs} has no runs for {name}: dpfest sweep experiment={entry.experiment}.")
     inputs = Inputs(groups, measured_in(Path(runs), Path(report)))
-    drawn = (joined(shown) if entry.together else shown[0]) if shown else None
+    drawn = entry.main(groups, shown[0].dataset) if shown else None
     with style():
         figure = entry.content(replace(inputs, drawn=drawn)).figure
     if figure is None:

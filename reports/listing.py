@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.system.progress import duration
 from reports.bench import read
-from reports.comparison import Population, joined, populations
+from reports.comparison import Population, populations
 from reports.entry import Entry, Inputs
 from reports.pace import Pace, RunLength
 from reports.registry import ENTRIES, chosen
@@ -98,7 +98,7 @@ def listing(
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile have another length, and another share of their time outside of steps.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
-    mains = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
+    mains = {entry.experiment: entry.main(groups) for entry in ENTRIES if entry.experiment}
     seeds = {name: len(main.seeds) for name, main in mains.items() if main and not seeded}
     plans = {name: [*plan] * seeds.get(name, 1) for name, plan in (planned or {}).items()}
     lines = [_line(entry, groups, report, plans, pace, jobs) for entry in artifacts]
@@ -107,7 +107,8 @@ def listing(
         if name not in mains:  # no artifact shows its runs
             continue
         datasets = {run.data for run in plan}
-        shown = {group for group in groups for entry in ENTRIES if entry.experiment == name and _fits(entry, group)}
+        kinds = {entry.kinds[0] for entry in ENTRIES if entry.experiment == name}  # that the experiment itself makes
+        shown = {group for group in groups if group.kind in kinds}
         done = sum((_done(group) for group in shown if group.dataset in datasets), Counter())
         counted = sum((done & Counter(run.algorithm for run in plan)).values())
         left = pace.left(plan, done, jobs)
@@ -128,7 +129,7 @@ def _line(
         there = measured and entry.content(Inputs(report=report)).table is not None
         source = " && ".join(entry.measured) or None
         return Line(entry.id, entry.title, source, measured, int(there), int(measured), None)
-    done, plan = _done(_main(entry, groups)), planned.get(entry.experiment)
+    done, plan = _done(entry.main(groups)), planned.get(entry.experiment)
     # An artifact shows one dataset, the first of its experiment.
     mine = None if plan is None else [r for r in plan if r.algorithm in entry.algorithms and r.data == plan[0].data]
     return Line(
@@ -140,17 +141,6 @@ def _line(
         None if mine is None else len(mine),
         None if mine is None else pace.left(mine, done, jobs),
     )
-
-
-def _fits(entry: Entry, group: Population) -> bool:
-    """Whether the artifact's own experiment makes runs of this kind."""
-    return entry.shows(group) and group.kind == entry.kinds[0]
-
-
-def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
-    """Return the population that the artifact's own experiment makes, which has the plain file names."""
-    shown = [group for group in groups if _fits(entry, group)]
-    return joined(shown) if entry.together else next(iter(shown), None)
 
 
 def _done(population: Population | None) -> Counter[str]:

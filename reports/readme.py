@@ -10,7 +10,6 @@ so that a picture of other runs is detected.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import sys
 import textwrap
@@ -47,6 +46,7 @@ from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
 from reports.wording import capitalized, multiple, number, seeds_of, significant, utility
+from reports.write import printed
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
@@ -170,7 +170,11 @@ class Results:
     def _brief(self, result: Mapping[str, Any], dataset: str) -> str:
         """Return the evidence at the main ε, and the verdicts in other panels; the whole evidence of one panel."""
         panels, main = result["panels"], self.found.main_panel(dataset, result)
-        rest = "; ".join(f"{where}: {panel['verdict']}" for where, panel in panels.items() if panel is not main)
+        others: dict[str, list[str]] = {}
+        for where, panel in panels.items():
+            if panel is not main:
+                others.setdefault(panel["verdict"], []).append(where)
+        rest = "; ".join(f"{_joined(places)}: {verdict}" for verdict, places in others.items())
         if main is None and len(panels) < 2:
             return result["alone"]
         text = "" if main is None else capitalized(main["evidence"])
@@ -247,9 +251,7 @@ def png(figure: Drawing, table: Table, footer: str) -> bytes:
     """Return the picture with the digest of its values."""
     dress(figure, footer, [])
     settle(figure)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", metadata={"Software": None, DIGEST: digest(table)})
-    return out.getvalue()
+    return printed(figure, "png", **{DIGEST: digest(table)})
 
 
 def digest(table: Table) -> str:
@@ -287,6 +289,14 @@ def write(readme: Path, reference: Path) -> None:
 
 def _write(file: Path, data: bytes) -> None:
     write_atomically(file, lambda partial: partial.write_bytes(data))
+
+
+def _joined(places: Sequence[str]) -> str:
+    """Join the names of places, what all begin with once: ε = 3, 8."""
+    begin = places[0].rpartition(" ")[0] + " "
+    if not all(place.startswith(begin) for place in places):
+        return ", ".join(places)
+    return begin + ", ".join(place.removeprefix(begin) for place in places)
 
 
 def _panels(group: Population) -> list[Panel]:
@@ -327,7 +337,7 @@ def _row(frontier: Frontier, names: Sequence[str], epsilon: bool = False) -> dic
 
 def _reference_row(panel: Panel) -> dict[str, str]:
     population = panel.population
-    controls = {name: population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES}
+    controls = {name: population.best(name, panel.epsilon) for name in REFERENCES}
     return {
         "data": markdown(population.dataset + (f", {panel.where}" if population.periods else "")),
         "ε": number(panel.epsilon),

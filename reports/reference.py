@@ -58,7 +58,7 @@ def learnable(dataset: str, reference: Path) -> str | None:
     for group in groups:
         if group.fidelity == "rigorous" and group.main_epsilon is not None:
             alone = group.at(group.periods[0]) if group.periods else group
-            best = {name: alone.best(name, None if name == "nonprivate" else group.main_epsilon) for name in LEARNT}
+            best = {name: alone.best(name, group.main_epsilon) for name in LEARNT}
             values = [f"{label(name)} {utility(s.test, s.spread)}" for name, s in best.items() if s is not None]
             period = f" in periods of {plural(group.periods[0], 'day')}" if group.periods else ""
             about = f"test {metric(group)} at ε = {number(group.main_epsilon)}{period}, {seeds_of(group)}"

@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from dpfest.errors import UserError
 from reports.artifacts import (
     audit,
-    audit_trainings,
     best_reduction,
-    bias_variance,
     calibration,
-    contribution,
-    corrections,
     correlated,
     fig1a,
     fig1b,
@@ -21,6 +17,7 @@ from reports.artifacts import (
     fig7,
     fig8,
     fig9,
+    finding,
     frontier,
     map,
     private_search,
@@ -126,18 +123,14 @@ ENTRIES = (
     Entry(
         "speed", "Time of a step by vocabulary size", speed.content, measured=(speed.COMMAND, speed.STEP_COMMAND)
     ),
-    Entry("audit", "Audit: empirical lower bounds and claimed ε", audit.content, measured=(audit.COMMAND,)),
+    Entry("audit", "Audit: empirical lower bounds and claimed ε", audit.steps, measured=(audit.COMMAND,)),
     Entry(
-        "audit_trainings", "Audit of whole trainings: empirical lower bounds and claimed ε", audit_trainings.content,
+        "audit_trainings", "Audit of whole trainings: empirical lower bounds and claimed ε", audit.trainings,
         measured=(audit.COMMAND,),
     ),
-    Entry(
-        "corrections", "The cost of the corrections", corrections.content, figure=False,
-    ),
-    Entry(
-        "bias_variance", "Bias against variance, measured", bias_variance.content, figure=False,
-    ),
-    Entry("contribution", "Contribution clipping of texts", contribution.content),
+    Entry("corrections", "The cost of the corrections", finding.of("corrections"), figure=False),
+    Entry("bias_variance", "Bias against variance, measured", finding.of("bias_variance"), figure=False),
+    Entry("contribution", "Contribution clipping of texts", finding.of("contribution"), figure=False),
 )  # fmt: skip
 
 

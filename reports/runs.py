@@ -9,11 +9,13 @@ commands, and the run's times, which only `dpfest report --list` shows.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -193,18 +195,31 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
         else:
             runs[run.id] = run
 
-    for folder in run_folders(root):
-        add(folder.relative_to(root).as_posix(), partial(read_run, folder))
-    for file in [root] if root.is_file() else card_files(root):
-        try:
-            cards, damaged = read_cards(file)
-        except OSError as error:
-            skipped.append(Skipped(file.name, f"it cannot be read ({error.strerror})"))
-            continue
-        skipped += [Skipped(f"{file.name}, line {line.line}", f"it {line.reason}") for line in damaged]
-        for card in cards:
-            add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
+    with _uncollected():
+        for folder in run_folders(root):
+            add(folder.relative_to(root).as_posix(), partial(read_run, folder))
+        for file in [root] if root.is_file() else card_files(root):
+            try:
+                cards, damaged = read_cards(file)
+            except OSError as error:
+                skipped.append(Skipped(file.name, f"it cannot be read ({error.strerror})"))
+                continue
+            skipped += [Skipped(f"{file.name}, line {line.line}", f"it {line.reason}") for line in damaged]
+            for card in cards:
+                add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
     return sorted(runs.values(), key=lambda run: (run.dataset, run.algorithm, run.id)), skipped
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Stop the search for garbage, which would walk again and again through all that is read and kept."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def of_cards(root: Path) -> bool:

@@ -141,7 +141,9 @@ def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
 
 def settle(figure: Figure) -> None:
     """Lay out the panels once for all formats, rounded so that rounding errors of the layout solver do not matter."""
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:
         left, bottom, width, height = (round(float(value), 5) for value in axes.get_position().bounds)

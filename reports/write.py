@@ -17,7 +17,7 @@ from reports.svg import tidy
 from reports.tables import Table
 
 # Omit metadata that would differ between builds or machines.
-_METADATA: dict[str, dict[str, None]] = {
+_METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
@@ -79,14 +79,19 @@ def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
     """Add PNG, PDF and SVG under one name; call it inside `style()`."""
     settle(figure)
     names, dpi = [], figure.dpi
-    for kind, metadata in _METADATA.items():
-        out = io.BytesIO()
+    for kind in _METADATA:
         figure.dpi = dpi  # printing to PDF or SVG changes it
-        _PRINTED[kind](figure)(out, metadata=metadata)
-        drawn = out.getvalue()
+        drawn = printed(figure, kind)
         content = tidy(drawn, name, figure.hovers, figure.footer) if kind == "svg" else drawn
         names.append(draft.put(f"figures/{name}.{kind}", content))
     return names
+
+
+def printed(figure: Drawing, kind: str, **metadata: str) -> bytes:
+    """Return a settled figure as a file of this kind."""
+    out = io.BytesIO()
+    _PRINTED[kind](figure)(out, metadata=_METADATA[kind] | metadata)
+    return out.getvalue()
 
 
 def put_table(draft: Draft, name: str, table: Table, title: str) -> list[str]:

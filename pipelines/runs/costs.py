@@ -36,7 +36,8 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
     else:
         _same("privacy.step", spent.get("step"), {**steps[0], "count": 1} if len(steps) == 1 else None)
         _noise("privacy", spent, spent["step"])
-    _among("privacy.selection", spent.get("selection"), selections, but=("count", "part"))
+    but = "count", "part"
+    _among("privacy.selection", spent.get("selection"), _bare(selections, *but), *but)
     _same("privacy.public_vocabulary", spent.get("public_vocabulary"), DATA_DEPENDENT_NOTE not in ledger["statements"])
     unit = settings["privacy"].get("unit", EXAMPLE)
     _same("privacy.unit", spent.get("unit"), None if unit == EXAMPLE else unit.removesuffix("_id"))
@@ -46,10 +47,10 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
 def _periods(
     spent: Record, summary: Record, steps: Sequence[Record], selections: Sequence[Record], ledger: Record
 ) -> None:
-    periods = spent["periods"]
+    periods, steps, selections = spent["periods"], _bare(steps, "count"), _bare(selections, "count")
     for number, (period, told) in enumerate(zip(periods, summary["periods"], strict=True), 1):
         where = f"privacy.periods[{number}]"
-        _among(f"{where}.step", period["step"], steps, but=("count",))
+        _among(f"{where}.step", period["step"], steps, "count")
         _noise(where, period, period["step"])
         _same(f"{where}.examples", period["examples"], told["examples"])
     _same("the steps of privacy.periods", sum(period["steps"] for period in periods), summary["steps"])
@@ -57,7 +58,7 @@ def _periods(
         values = {period.get(name) for period in periods}
         _same(f"privacy.{name}", spent.get(name), values.pop() if len(values) == 1 else None)
     for number, histogram in enumerate(spent["histograms"], 1):
-        _among(f"privacy.histograms[{number}]", histogram, selections, but=("count",))
+        _among(f"privacy.histograms[{number}]", histogram, selections, "count")
     apart, whole = spent["epsilon_at_own_rates"], ledger["epsilon"]
     if ledger["fidelity"] == "rigorous" and "search" not in ledger and not math.isclose(apart, whole, rel_tol=1e-3):
         raise UserError(f"privacy.epsilon_at_own_rates is {apart}, and epsilon {whole}")
@@ -87,13 +88,14 @@ def _noise(where: str, stated: Record, step: Record) -> None:
         _same(f"{where}.{name}", stated.get(name), step.get(name))
 
 
-def _among(where: str, event: Record | None, events: Sequence[Record], but: Sequence[str]) -> None:
-    """Refuse an event that is none of these, whatever is in the parts named; None is right where there are none."""
+def _bare(events: Sequence[Record], *but: str) -> list[Record]:
+    """Return events without the parts named."""
+    return [{name: value for name, value in event.items() if name not in but} for event in events]
 
-    def bare(one: Record) -> dict[str, Any]:
-        return {name: value for name, value in one.items() if name not in but}
 
-    if (event is None) != (not events) or (event is not None and bare(event) not in list(map(bare, events))):
+def _among(where: str, event: Record | None, events: Sequence[Record], *but: str) -> None:
+    """Refuse an event that, without the parts named, is none of these; None is right where there are none."""
+    if (event is None) != (not events) or (event is not None and _bare([event], *but)[0] not in events):
         raise UserError(f"{where} of the summary is {str(event)[:80]}, which is not planned by the ledger")
 
 

@@ -27,7 +27,7 @@ def content(inputs: Inputs) -> Content:
     population = inputs.population
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
-    if grid is None or epsilon is None:
+    if epsilon is None or not grid.cells:
         return Content("The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "

@@ -118,7 +118,7 @@ def _references(axes: Axes, population: Population, epsilon: float) -> None:
     """Draw a line for each reference; an arrow and the value at the edge for one outside the limits."""
     bottom, top = axes.get_ylim()
     for name in REFERENCES:
-        best = population.best(name, None if name == "nonprivate" else epsilon)
+        best = population.best(name, epsilon)
         if best is None:
             continue
         if not bottom <= best.test <= top:

@@ -24,7 +24,7 @@ def content(inputs: Inputs) -> Content:
     population = inputs.population
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
-    if grid is None or epsilon is None:
+    if epsilon is None or not grid.cells:
         return Content("The joint effect of σ₁/σ₂ and τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "

@@ -36,12 +36,12 @@ def content(inputs: Inputs) -> Content:
     missing = []
     for unit, group in _by_unit(population).items():
         for epsilon in population.epsilons:
-            best = {one: group.best(one, epsilon) for one in ordered({s.algorithm for s in population.settings})}
+            names = ordered({setting.algorithm for setting in population.settings} - {"nonprivate"})
+            best = {name: group.best(name, epsilon) for name in names}
             frozen = best.get("frozen")
             for algorithm, setting in best.items():
                 if setting is None:
-                    if algorithm != "nonprivate":
-                        missing.append(f"No {label(algorithm)} run at ε = {number(epsilon)} by {unit} yet.")
+                    missing.append(f"No {label(algorithm)} run at ε = {number(epsilon)} by {unit} yet.")
                     continue
                 run = setting.runs[0]
                 most = (run.hyperparameters.get("unit") or {}).get("max_examples")

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.ablation import fullest_grid
+from reports.ablation import largest_grid
 from reports.algorithms import algorithm, label
 from reports.claims.claim import Finding, missing, undecided
 from reports.claims.compared import Compared
@@ -20,43 +20,41 @@ WORTHLESS = ": every algorithm can cut the gradient without loss, and on such da
 
 @dataclass(frozen=True)
 class Ahead:
-    """In a panel, the leader's reduction exceeds `factor` times that of each rival at the same utility."""
+    """The leader's reduction exceeds `factor` times that of each rival at the same utility. The place is a panel or, of
+    other data for the rivals, two."""
 
     leader: str
     rivals: tuple[str, ...]
     factor: float = 1.0
 
-    def __call__(self, panel: Panel, panels: int) -> Finding:
-        compared = Compared(panel, self.leader, *self.rivals, panels=panels)
-        if compared.lacking:
-            return missing(f"{' or '.join(map(label, compared.lacking))} runs")
-        if compared.worthless:
-            return undecided(f"The loss of frozen embeddings is {compared.frozen_loss}{WORTHLESS}")
-        rivals = [compared.curve(name, self.factor) for name in self.rivals]
-        return _compared(compared.curve(self.leader), rivals, metric(panel.population), factor=self.factor)
+    def __call__(self, place: Panel | tuple[Panel, Panel], panels: int) -> Finding:
+        if isinstance(place, Panel):
+            ours = theirs = Compared(place, self.leader, *self.rivals, panels=panels)
+        else:
+            ours, theirs = (
+                Compared(place[0], self.leader, panels=panels),
+                Compared(place[1], *self.rivals, panels=panels),
+            )
+        apart = ours is not theirs
+        for side in (ours, theirs):
+            if side.lacking:
+                return missing(f"{' or '.join(map(label, side.lacking))} runs")
+            if side.worthless:
+                on = f" on {side.panel.population.dataset}" if apart else ""
+                return undecided(f"The loss of frozen embeddings{on} is {side.frozen_loss}{WORTHLESS}")
 
+        def words(name: str, side: Compared) -> str:
+            return f"{label(name)} on {side.panel.population.dataset}" if apart else ""
 
-@dataclass(frozen=True)
-class AheadOnOther:
-    """At the same loss, an algorithm has a larger reduction in one panel than in another on other data."""
-
-    name: str
-
-    def __call__(self, place: tuple[Panel, Panel], panels: int) -> Finding:
-        pair = [Compared(panel, self.name, panels=panels) for panel in place]
-        for compared in pair:
-            if compared.worthless:
-                on = f"on {compared.panel.population.dataset} is {compared.frozen_loss}"
-                return undecided(f"The loss of frozen embeddings {on}{WORTHLESS}")
-        words = [f"{label(self.name)} on {panel.population.dataset}" for panel in place]
-        mine, theirs = (one.curve(self.name, words=said) for one, said in zip(pair, words, strict=True))
-        return _compared(mine, [theirs], "utility")
+        mine = ours.curve(self.leader, words=words(self.leader, ours))
+        rivals = [theirs.curve(name, self.factor, words(name, theirs)) for name in self.rivals]
+        return _compared(mine, rivals, "utility" if apart else metric(ours.panel.population), factor=self.factor)
 
 
 def optimum_inside(panel: Panel, panels: int) -> Finding:
     """Of the settings within NEARLY of the best, the sparsest has a σ₁/σ₂ above the median of those tried, and a τ that
     is neither the smallest nor the largest."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     middle, inner = statistics.median(grid.ratios or [0]), grid.thresholds[1:-1]
     inside = [s for (ratio, tau), s in grid.cells.items() if ratio > middle and tau in inner]
     outside = [s for s in grid.cells.values() if s not in inside]
@@ -101,16 +99,16 @@ def _words(comparison: Comparison, points: Sequence[tuple[Point, Difference]], u
     times, crossing = number(factor), comparison.crossing
     behind = f"not ahead by a factor of {times} of" if factor > 1 else "behind"
     said = {
-        HOLDS: f"{leader} is ahead of {names}{f' by more than a factor of {times}' if factor > 1 else ''}:",
-        FAILS: f"{leader} is {behind} {points[0][0].rival.label}:",
+        HOLDS: f"{leader} is ahead of {names}{f' by more than a factor of {times}' if factor > 1 else ''}",
+        FAILS: f"{leader} is {behind} {points[0][0].rival.label}",
         CROSSES: f"{leader} and {names} cross"
-        + (f" at {multiple(crossing.reduction)}, a loss of {crossing.losses[0]:.4f}:" if crossing else ":"),
-    }.get(comparison.verdict, f"neither {leader} nor {names} is shown to be ahead; nearest to it,")
+        + (f" at {multiple(crossing.reduction)}, a loss of {crossing.losses[0]:.4f};" if crossing else ":"),
+    }.get(comparison.verdict, f"{leader} and {points[0][0].rival.label} seem furthest apart")
     each = []
     for point, lead in points:
         ours, theirs = (signed(loss).removeprefix("+") for loss in point.losses)
         there = f" at {multiple(point.reduction / factor)}" if factor > 1 else ""
-        each.append(f"at {multiple(point.reduction)} {utility} lost is {ours} against {theirs}{there} (lead {lead})")
+        each.append(f"at {multiple(point.reduction)}: {utility} lost {ours} against {theirs}{there} (lead {lead})")
     ended = ", ".join(one.label for one in comparison.ended)
     knobs = " and ".join(dict.fromkeys(algorithm(one.name).knob for one in comparison.ended))
     return f"{said} {'; '.join(each)}." + (f" {ended} was not tried sparser: sweep {knobs}." if ended else "")

@@ -8,12 +8,12 @@ choosing seeds is shown to fall.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from reports.ablation import Grid, fullest_grid
+from reports.ablation import Grid, largest_grid
 from reports.algorithms import label
 from reports.claims.claim import Finding, missing
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
@@ -71,32 +71,33 @@ class Trend:
         """Whether all values are equally good."""
         return verdict(All([equivalent(change) for change in self.changes]), self.of, self.of > 1)
 
-    def finding(self, outcome: Verdict, panel: Panel, word: Callable[[float], str], over: str = "") -> Finding:
+    def finding(self, outcome: Verdict, panel: Panel, along: str, over: str = "") -> Finding:
         """Return the finding with the whole change, and the step that rises least or falls most over all seeds."""
         values = [value for line in self.lines for value in line]
         (low, high), least = min(self.steps.items(), key=lambda item: (item[1].value, item[0]))
         whole, step = (change.at(self.of, self.of > 1) for change in (self.whole, least))
-        said = f"{whole}; the least step, from {word(low)} to {word(high)}, by {step}"
-        return _changed(outcome, panel, f"{word(min(values))} to {word(max(values))}{over}", said, "change", whole)
+        said = f"{whole}; the least step, {number(low)} to {number(high)}, by {step}"
+        ends = min(values), max(values)
+        return _changed(outcome, panel, _span(along, *ends) + over, said, "change", whole)
+
+
+RATIOS, THRESHOLDS, DAYS = "σ₁/σ₂ = {} to {}", "τ = {} to {}", "a period of {} to {} days"
+"""From one value of a setting to another, in words."""
+
+
+def _span(along: str, low: float, high: float) -> str:
+    return along.format(number(low), number(high))
 
 
 def _changed(outcome: Verdict, panel: Panel, along: str, by: str, what: str, decisive: Difference) -> Finding:
     """Return the finding of what a change along a setting changes utility by, decided by a difference of it."""
     name = metric(panel.population)
-    words = f"From {along}, test {name} changes by {by}."
+    words = f"From {along}, {name} changes by {by}."
     return Finding(outcome, words, (f"{what} of {name}", decisive.low, decisive.high))
-
-
-def _days(period: float) -> str:
-    return f"a period of {plural(int(period), 'day')}"
 
 
 def _ratio(value: float) -> str:
     return f"σ₁/σ₂ = {number(value)}"
-
-
-def _tau(value: float) -> str:
-    return f"τ = {number(value)}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Periods:
         if len(best) < 2:
             return missing(f"{label(self.name)} runs in two periods")
         trend = Trend(sample, [best], 1 + len(tried) - len(best))
-        return trend.finding(trend.level if self.level else trend.rises, panel, _days)
+        return trend.finding(trend.level if self.level else trend.rises, panel, DAYS)
 
 
 def private_moved_more(panel: Panel, panels: int) -> Finding:
@@ -131,27 +132,24 @@ def private_moved_more(panel: Panel, panels: int) -> Finding:
     private, public = (between(sample, later, first) for first, later in best.values())
     of, more = len(sample.settings) - 3, private.plus(public, -1.0)  # with four settings there was no choice
     gains, moved = [gain.at(of, of > 1) for gain in (private, public)], more.at(of, of > 1)
-    said = (
-        f"{gains[0]} with DP-SGD and by {gains[1]} without privacy, a difference of gains of {moved}. In longer "
-        "periods DP-SGD also needs less noise per step, so shifts of the distribution need not be the reason"
-    )
+    said = f"{gains[0]} with DP-SGD and by {gains[1]} without privacy, a difference of {moved}"
     outcome = verdict(Above(more), of, of > 1)
-    return _changed(outcome, panel, " to ".join(map(_days, ends)), said, "difference of gains", moved)
+    return _changed(outcome, panel, _span(DAYS, *ends), said, "difference of gains", moved)
 
 
 def larger_ratio_better(panel: Panel, panels: int) -> Finding:
     """At the same τ, utility rises with σ₁/σ₂."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_ratios):
         return missing("two noise ratios at the same τ")
     trend = Trend(Sample(grid.cells.values(), panels), [*lines.values()])
-    return trend.finding(trend.rises, panel, _ratio, f" (mean over {len(lines)} τ)")
+    return trend.finding(trend.rises, panel, RATIOS, f" (mean over {len(lines)} τ)")
 
 
 def small_threshold_harmless(panel: Panel, panels: int) -> Finding:
     """Among small τ, none changes utility from that of the smallest by NEARLY. τ is small up to the standard deviation
     of the map's noise, C₁σ₁: there a row without contributions still survives in one step of six."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     small = Grid({of: setting for of, setting in grid.cells.items() if of[1] <= _map_noise(setting)})
     sample = Sample(grid.cells.values(), panels)
     moves = {
@@ -163,10 +161,9 @@ def small_threshold_harmless(panel: Panel, panels: int) -> Finding:
     if not moves:
         return missing("two τ within the map's noise at the same σ₁/σ₂")
     (ratio, *ends), most = max(moves.items(), key=lambda item: (abs(item[1].seems), item[0]))
-    moved, among = most.at(len(moves)), f"the most of {plural(len(moves), 'change')} up to the map's noise, C₁σ₁"
-    outcome = verdict(All([equivalent(contrast) for contrast in moves.values()]))
-    along, said = f"{' to '.join(map(_tau, ends))} at {_ratio(ratio)}", f"below {number(NEARLY)} counts as none"
-    return _changed(outcome, panel, along, f"{moved}, {among}; {said}", "change", moved)
+    moved, outcome = most.at(len(moves)), verdict(All([equivalent(contrast) for contrast in moves.values()]))
+    along = f"{_span(THRESHOLDS, *ends)} at {_ratio(ratio)}"
+    return _changed(outcome, panel, along, f"{moved}, the most of {plural(len(moves), 'change')}", "change", moved)
 
 
 def _map_noise(setting: Setting) -> float:
@@ -178,7 +175,7 @@ def _map_noise(setting: Setting) -> float:
 def large_threshold_cliff(panel: Panel, panels: int) -> Finding:
     """Utility drops sharply from the best smaller τ to the largest, for at least one σ₁/σ₂. The absence of a drop is
     decisive only if τ reached half of the largest sum of a row's contributions (500 of 1,024 examples in the paper)."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_thresholds):
         return missing("two τ at the same σ₁/σ₂")
     sample, drops, ends = Sample(grid.cells.values(), panels), {}, {}
@@ -188,8 +185,8 @@ def large_threshold_cliff(panel: Panel, panels: int) -> Finding:
         drops[ratio] = between(sample, line[ends[ratio][0]], line[last])
     outcome = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), len(grid.thresholds), True)
     steepest = max(drops, key=lambda ratio: drops[ratio].seems)
-    drop, along = drops[steepest].at(len(grid.cells)), f"{' to '.join(map(_tau, ends[steepest]))} at {_ratio(steepest)}"
-    said = f"{drop.times(-1)}, the most of {len(drops)} σ₁/σ₂; a drop above {number(TOLERABLE)} counts as sharp"
+    drop, along = drops[steepest].at(len(grid.cells)), f"{_span(THRESHOLDS, *ends[steepest])} at {_ratio(steepest)}"
+    said = f"{drop.times(-1)}, the most of {len(drops)} σ₁/σ₂"
     reached, most = max(max(line) for line in lines.values()), largest_contribution(grid.best)
     if reached < most / 2 and (outcome == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
         outcome = Verdict(INCONCLUSIVE)
@@ -210,7 +207,7 @@ def largest_contribution(setting: Setting) -> float:
 def cliff_worse_at_small_ratio(panel: Panel, panels: int) -> Finding:
     """From the smallest to the largest τ common to both, utility drops more at the smallest σ₁/σ₂ than at the
     largest. It cannot be told where neither drops sharply, nor where utility has dropped before the smaller τ."""
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     lines = grid.along_thresholds
     few, many = (lines[min(lines)], lines[max(lines)]) if len(lines) > 1 else ({}, {})
     shared = sorted(few.keys() & many.keys())
@@ -224,12 +221,12 @@ def cliff_worse_at_small_ratio(panel: Panel, panels: int) -> Finding:
     outcome, moved = verdict(Above(worse)), worse.at(1, False)
     ratios, changes = (min(lines), max(lines)), [drop.at(1, False).times(-1) for drop in drops]
     each = [f"{change} at {_ratio(ratio)}" for change, ratio in zip(changes, ratios, strict=True)]
-    said = f"{' and by '.join(each)}, a difference of losses of {moved}"
+    said = f"{' and '.join(each)}, a difference of {moved}"
     why = ""
     if all(drop.value <= TOLERABLE for drop in drops):
         why = ". Neither is a sharp drop: sweep larger algorithm.threshold"
     elif best.test - few[low].test > TOLERABLE:
-        why = f". Utility drops before {_tau(low)} at {_ratio(min(lines))}: sweep smaller algorithm.threshold"
+        why = f". Utility drops before τ = {number(low)}: sweep smaller algorithm.threshold"
     if why and outcome != HOLDS:
         outcome, said = Verdict(INCONCLUSIVE), said + why
-    return _changed(outcome, panel, f"{_tau(low)} to {_tau(high)}", said, "difference of losses", moved)
+    return _changed(outcome, panel, _span(THRESHOLDS, low, high), said, "difference of losses", moved)

@@ -35,7 +35,7 @@ from reports.claims.estimate import (
     Verdict,
     Weights,
 )
-from reports.claims.logic import Above, All, Any, Contrast, Estimated, Statement, between
+from reports.claims.logic import Above, All, Any, Contrast, Statement, between
 from reports.comparison import Setting
 from reports.wording import multiple
 
@@ -137,7 +137,7 @@ class Curve:
 
     def gain(self, place: float) -> Contrast:
         """Return the contrast of the utility at a reduction, given by its logarithm, against DP-SGD's."""
-        return Contrast(self.sample, [*self._at(place), (-1.0, self.reference)])
+        return Contrast((self.sample, [*self._at(place), (-1.0, self.reference)]))
 
     def _at(self, place: float) -> Weights:
         last, sparsest = self.knots[-1]
@@ -191,7 +191,7 @@ class Point:
 
     place: float
     rival: Curve
-    lead: Estimated
+    lead: Contrast
     losses: tuple[float, float]
     ahead: str = ""
 
@@ -315,5 +315,5 @@ class Comparison:
         return All([Above(utility.minus(rival)) for rival in rivals])
 
 
-def _lead(one: Curve, other: Curve, place: float) -> Estimated:
+def _lead(one: Curve, other: Curve, place: float) -> Contrast:
     return one.gain(place).minus(other.gain(place))

@@ -127,10 +127,13 @@ class Difference:
         """Return the difference, with its interval, scaled by a factor."""
         return replace(self, value=factor * self.value, error=abs(factor) * self.error)
 
-    def minus(self, other: Difference) -> Difference:
-        """Return the difference to an independent one."""
+    def plus(self, other: Difference) -> Difference:
+        """Return the sum with an independent one."""
         error, freedom = math.hypot(self.error, other.error), min(self.freedom, other.freedom)
-        return Difference(self.value - other.value, error, freedom, max(self.of, other.of))
+        return Difference(self.value + other.value, error, freedom, max(self.of, other.of))
+
+    def minus(self, other: Difference) -> Difference:
+        return self.plus(other.times(-1))
 
     def p_above(self, least: float) -> float:
         """Return the p-value of the statement that the difference is above `least`."""

@@ -9,171 +9,126 @@ that seems weakest is refuted, *any* if every part is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Protocol
+from functools import cache, cached_property, reduce
+from typing import ClassVar, TypeAlias
 
 from reports.claims.estimate import NEARLY, Difference, Sample, Verdict, Weights, decide, merged
 from reports.comparison import Setting
 
 
-class Estimated(Protocol):
-    """A difference of utilities that runs estimate.
+class Contrast:
+    """A contrast of utilities in a sample, or the sum of contrasts in several of other data, with cached estimates.
 
-    Attributes:
-        seems: value on validation, over the choosing seeds.
-        value: value on test, over all seeds.
+    Args:
+        parts: samples with weights; those of one sample are taken together.
     """
 
-    @property
-    def seems(self) -> float: ...
-    @property
-    def value(self) -> float: ...
-    def at(self, of: int = 1, chosen: bool = True) -> Difference:
-        """Return its estimate, as one chosen among `of` (`Sample.contrast`)."""
-
-
-class Contrast:
-    """A contrast of utilities in a sample, with cached estimates."""
-
-    def __init__(self, sample: Sample, weights: Weights) -> None:
-        self.sample, self.weights = sample, merged(weights)
+    def __init__(self, *parts: tuple[Sample, Weights]) -> None:
+        of: dict[int, tuple[Sample, list[tuple[float, Setting]]]] = {}
+        for sample, weights in parts:
+            of.setdefault(id(sample), (sample, []))[1].extend(weights)
+        self._parts = [(sample, merged(weights)) for sample, weights in of.values()]
         self.at = cache(self._at)
 
     def _at(self, of: int = 1, chosen: bool = True) -> Difference:
-        return self.sample.contrast(self.weights, of, chosen)
+        """Return its estimate, as one chosen among `of` (`Sample.contrast`)."""
+        return reduce(Difference.plus, (sample.contrast(weights, of, chosen) for sample, weights in self._parts))
 
     @cached_property
     def seems(self) -> float:
-        return self.sample.seems(self.weights)
+        """Value on validation, over the choosing seeds."""
+        return sum(sample.seems(weights) for sample, weights in self._parts)
 
     @cached_property
     def value(self) -> float:
-        return math.fsum(factor * setting.test for factor, setting in self.weights)
+        """Value on test, over all seeds."""
+        return sum(math.fsum(factor * one.test for factor, one in weights) for _, weights in self._parts)
 
     def plus(self, other: Contrast, share: float = 1.0) -> Contrast:
-        """Return the sum of this contrast and a share of another one of the same sample."""
-        return Contrast(self.sample, [*self.weights, *((share * factor, setting) for factor, setting in other.weights)])
+        """Return the sum of this contrast and a share of another one."""
+        shared = ((sample, [(share * factor, one) for factor, one in weights]) for sample, weights in other._parts)
+        return Contrast(*self._parts, *shared)
 
-    def minus(self, other: Contrast) -> Estimated:
-        """Return the difference to another contrast, of the same sample or of other data."""
-        return self.plus(other, -1.0) if self.sample is other.sample else Gap(self, other)
-
-
-@dataclass(frozen=True)
-class Gap:
-    """One contrast minus another of other data."""
-
-    one: Contrast
-    other: Contrast
-
-    @property
-    def seems(self) -> float:
-        return self.one.seems - self.other.seems
-
-    @property
-    def value(self) -> float:
-        return self.one.value - self.other.value
-
-    def at(self, of: int = 1, chosen: bool = True) -> Difference:
-        return self.one.at(of, chosen).minus(self.other.at(of, chosen))
+    def minus(self, other: Contrast) -> Contrast:
+        return self.plus(other, -1.0)
 
 
 def between(sample: Sample, one: Setting, other: Setting) -> Contrast:
     """Return the contrast of one setting's utility minus another's."""
-    return Contrast(sample, [(1.0, one), (-1.0, other)])
+    return Contrast((sample, [(1.0, one), (-1.0, other)]))
 
 
 def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contrast:
     """Return the mean gain of the second of each pair over the first."""
     share = 1 / len(pairs)
-    return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
-
-
-class Statement(Protocol):
-    """A statement about utilities.
-
-    Attributes:
-        seems: margin by which it is true on the choosing seeds, in units of utility; negative if it seems false.
-        value: the same on the test utilities over all seeds.
-    """
-
-    @property
-    def seems(self) -> float: ...
-    @property
-    def value(self) -> float: ...
-    def __neg__(self) -> Statement:
-        """Return the statement that it is false."""
-
-    def p(self, of: int = 1, chosen: bool = False) -> float:
-        """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
-        margin `seems`."""
+    return Contrast((sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))]))
 
 
 @dataclass(frozen=True)
 class Above:
     """The statement that a contrast is above `least`; of sign -1, that it is below."""
 
-    contrast: Estimated
+    contrast: Contrast
     least: float = 0.0
     sign: int = 1
 
     @property
     def seems(self) -> float:
+        """Margin by which it is true on the choosing seeds, in units of utility; negative if it seems false."""
         return self.sign * (self.contrast.seems - self.least)
 
     @property
     def value(self) -> float:
+        """The same on the test utilities over all seeds."""
         return self.sign * (self.contrast.value - self.least)
 
     def __neg__(self) -> Above:
         return replace(self, sign=-self.sign)
 
     def p(self, of: int = 1, chosen: bool = False) -> float:
+        """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
+        margin `seems`."""
         estimate = self.contrast.at(of, chosen)
         return estimate.p_above(self.least) if self.sign > 0 else estimate.p_below(self.least)
 
 
-def below(contrast: Estimated, most: float) -> Statement:
+def below(contrast: Contrast, most: float) -> Above:
     """Return the statement that a contrast is below `most`."""
     return -Above(contrast, most)
 
 
 class All:
-    """The statement that all parts are true."""
+    """The statement that all parts are true; its members are those of :class:`Above`."""
+
+    decisive: ClassVar[Callable[..., float]] = min
+    """The margin that decides, of those of the parts."""
+    without: ClassVar[float] = math.inf
 
     def __init__(self, parts: Sequence[Statement]) -> None:
         self.parts = parts
 
     @cached_property
     def seems(self) -> float:
-        return min((part.seems for part in self.parts), default=math.inf)
+        return type(self).decisive((part.seems for part in self.parts), default=self.without)
 
     @cached_property
     def value(self) -> float:
-        return min((part.value for part in self.parts), default=math.inf)
+        return type(self).decisive((part.value for part in self.parts), default=self.without)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> All:
         return Any([-part for part in self.parts])
 
     def p(self, of: int = 1, chosen: bool = False) -> float:
         return max((part.p(of, chosen) for part in self.parts), default=0.0)
 
 
-class Any:
+class Any(All):
     """The statement that one of the parts is true."""
 
-    def __init__(self, parts: Sequence[Statement]) -> None:
-        self.parts = parts
-
-    @cached_property
-    def seems(self) -> float:
-        return max((part.seems for part in self.parts), default=-math.inf)
-
-    @cached_property
-    def value(self) -> float:
-        return max((part.value for part in self.parts), default=-math.inf)
+    decisive: ClassVar[Callable[..., float]] = max
+    without: ClassVar[float] = -math.inf
 
     @property
     def best(self) -> int:
@@ -189,7 +144,10 @@ class Any:
         return self.parts[self.best].p(of * len(self.parts), True)
 
 
-def equivalent(contrast: Estimated, margin: float = NEARLY) -> Statement:
+Statement: TypeAlias = Above | All
+
+
+def equivalent(contrast: Contrast, margin: float = NEARLY) -> Statement:
     """Return the statement that a contrast is within the margin: two one-sided tests."""
     return All([Above(contrast, -margin), below(contrast, margin)])
 

@@ -62,8 +62,7 @@ class Matched:
             f"{group}{utility(ours)} against {utility(theirs)} ({gained}; {plural(len(pairs), 'pair')})"
             for group, pairs, (ours, theirs), gained in zip(groups, best, means, moved, strict=True)
         )
-        words = f"Mean test {name} of {' against '.join(map(label, self.ways))}, over settings that both have: {each}."
-        words += f" A loss up to {number(-self.least)} counts as almost as good." if self.least else ""
+        words = f"Mean {name} of {' against '.join(map(label, self.ways))}: {each}."
         outcome = verdict(All([Above(gain, self.least) for gain in gains]), of, of > 1)
         return Finding(outcome, words, (f"difference of {name}", weakest.low, weakest.high))
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reports.ablation import Grid, Lines, fullest_grid
+from reports.ablation import Grid, Lines, largest_grid
 from reports.bench import Section, read
 from reports.claims.claim import Finding, missing, together
 from reports.claims.estimate import FAILS, HOLDS, Difference, Verdict, decide
@@ -34,7 +34,7 @@ SOURCES = {"dense update": ("pytorch dense", "pytorch sparse"), "dense noise": (
 
 def _times(what: str, log: Difference, outcome: Verdict, of: str, note: str = "") -> Finding:
     """Return the finding on a factor, given by its logarithm."""
-    words = f"{what}: {significant(log.factor)}× (95% interval {log.factors}){note}."
+    words = f"{what}: {significant(log.factor)}× (95%: {log.factors}){note}."
     return Finding(outcome, words, (of, math.exp(log.low), math.exp(log.high)))
 
 
@@ -44,8 +44,8 @@ def sparse_without_privacy(panel: Panel, panels: int) -> Finding:
     setting = panel.population.nonprivate
     if setting is None or setting.coordinates <= 0:
         return missing("runs without privacy in batches of the private runs' size")
-    batches, zero = f"in batches of {setting.runs[0].batch_size:,}", 1 - 1 / setting.reduction
-    words = f"Zero coordinates of the gradient {batches}: {zero:.2%}; above {1 - 1 / VERY:.0%} counts as very sparse."
+    zero = f"{1 - 1 / setting.reduction:.2%}"
+    words = f"In batches of {setting.runs[0].batch_size:,}, {zero} of coordinates are zero."
     return Finding(Verdict(HOLDS if setting.reduction > VERY else FAILS, 0.0), words)  # counted
 
 
@@ -56,7 +56,7 @@ def larger_ratio_denser(panel: Panel, panels: int) -> Finding:
     def judge(change: Difference, steps: Sequence[Verdict]) -> Verdict:
         return min((step for step in steps if step == FAILS), key=lambda step: step.p, default=change.above(0))
 
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     every, _ = _sizes(grid, grid.along_ratios, ("σ₁/σ₂", "τ"), judge)
     return every
 
@@ -68,7 +68,7 @@ def larger_threshold_sparser(panel: Panel, panels: int) -> Finding:
     def judge(change: Difference, steps: Sequence[Verdict]) -> Verdict:
         return decide(change.p_below(0), 1.0)
 
-    grid = fullest_grid(panel.population, panel.epsilon).positive
+    grid = largest_grid(panel.population, panel.epsilon).positive
     every, steps = _sizes(grid, grid.along_thresholds, ("τ", "σ₁/σ₂"), judge)
     denser = [step.p for step in steps if step == HOLDS]
     return replace(every, verdict=Verdict(FAILS, max(denser))) if 2 * len(denser) > len(steps) else every
@@ -89,7 +89,7 @@ def _sizes(
         (first, one), *_, (last, other) = sized
         moved = [_denser(*pair, len(grid.cells)).above(0) for pair in pairwise(setting for _, setting in sized)]
         change, where = _denser(one, other, len(grid.cells)), f"{symbols[1]} = {number(value)}"
-        what = f"Coordinates at {symbols[0]} = {number(last)} to those at {number(first)}, {where}"
+        what = f"Coordinates from {symbols[0]} = {number(first)} to {number(last)} at {where}"
         changes[where], steps = change, [*steps, *moved]
         findings[where] = _times(what, change, judge(change, moved), "times as many coordinates")
     if not findings:
@@ -97,8 +97,8 @@ def _sizes(
     every = together(findings)
     decisive = [where for where, one in findings.items() if one.verdict == every.verdict]
     words = findings[min(decisive, key=lambda where: abs(changes[where].value))].words
-    of = f" The smallest change of {len(findings)} {symbols[1]}." if len(findings) > 1 else ""
-    return replace(every, words=words + of, places={}), steps
+    of = f", the least change of {len(findings)} {symbols[1]}." if len(findings) > 1 else "."
+    return replace(every, words=words.removesuffix(".") + of, places={}), steps
 
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:
@@ -131,7 +131,7 @@ class Faster:
             return missing(f"time of an embedding of {self.rows:,} rows ({COMMAND})")
         turns, paper = section.at("dpsgd")[self.rows]["repeats"], significant(TAB_WALLCLOCK.rows[self.rows][2])
         what = f"Step time of DP-SGD to DP-AdaFEST's at {self.rows:,} rows"
-        note = f"; {plural(turns, 'turn')}; {paper} in the paper, on another machine. Measured on {section.machine}"
+        note = f"; {plural(turns, 'turn')} on {section.machine}; {paper} in the paper"
         return _times(what, measured, measured.above(math.log(self.least)), "times the time of a step", note)
 
 
@@ -162,18 +162,15 @@ def two_sources(report: Path, panels: int) -> Finding:
     if section is None or len(timed) < 2:
         return missing(f"times of the dense update and of the dense noise apart ({COMMAND})")
     small, large = min(timed), max(timed)
-    than, grown = f"from {small:,} rows to {large:,}", timed[large].minus(timed[small])
-    parts = {
-        "factor": _times(
-            f"Growth of DP-SGD's step time to DP-AdaFEST's, {than}", grown, grown.above(0), "times the factor"
-        )
-    }
+    grown, what = timed[large].minus(timed[small]), f"Growth from {small:,} rows to {large:,} of"
+    what += " DP-SGD's step time to DP-AdaFEST's"
+    parts = {"factor": _times(what, grown, grown.above(0), "times the factor")}
     for source, (slow, fast) in SOURCES.items():
         first, last = (_milliseconds(section, slow, fast, rows) for rows in (small, large))
-        added, what = last.minus(first), f"Growth of the {source} in a step {than}"
-        value, *bounds = (f"{significant(each)} ms" for each in (added.value, added.low, added.high))
+        added = last.minus(first)
+        value, *bounds = map(significant, (added.value, added.low, added.high))
         interval = (f"ms more for the {source}", added.low, added.high)
-        words = f"{what}: {value} (95% interval {' to '.join(bounds)})."
+        words = f"Of the {source} in a step: {value} ms (95%: {' to '.join(bounds)})."
         parts[source] = Finding(added.above(0), words, interval)
     every = together(parts)
     return replace(every, words=" ".join(one.words for one in parts.values()), places={})

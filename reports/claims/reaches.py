@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reports.ablation import fullest_grid
+from reports.ablation import largest_grid
 from reports.algorithms import algorithm, label
 from reports.claims.claim import Finding, missing, undecided
 from reports.claims.compared import Compared
@@ -95,13 +95,13 @@ class Reaches:
         lost = losses[place].at(among, chosen or among > 1)
         why = self.guard(panel, far, lost) if outcome == refuted else ""
         name = metric(panel.population)
-        last_one = "that with the highest upper bound" if last else "the best"
+        which = "that with the highest upper bound" if last else "the best"
+        one = f"Of {len(far)} settings{self._cut}, {which}" if len(far) > 1 else f"The one setting{self._cut}"
         words = [
-            f"Of {plural(len(far), 'setting')}{self._cut}, {last_one} ({label(far[place].variant)} at "
-            f"{multiple(far[place].reduction)}) {lost.times(-1).gains} test {name} against {NAMES[self.over]}"
-            + (f" and {gains[place].at(among).gains} against frozen embeddings" if gains else "")
-            + (f"; a loss below {number(self.loss)} counts." if self.loss else "; a gain counts."),
-            f"This is less than the least gain that the paper reports for this task, {least:.4f}."
+            f"{one} ({label(far[place].variant)}, {multiple(far[place].reduction)}) {lost.times(-1).gains} {name} "
+            + f"against {NAMES[self.over]}"
+            + (f" and {gains[place].at(among).gains} against {NAMES['frozen']}." if gains else "."),
+            f"The least gain in the paper's table for this task is {least:.4f}."
             if least is not None and outcome == refuted
             else "",
             _worth(compared.frozen_loss) if self.control else "",
@@ -118,15 +118,15 @@ class Reaches:
     @property
     def _cut(self) -> str:
         least, most = self.cut
-        return (f" cut above {multiple(least)}" if least else "") + (
-            f" cut below {multiple(most)}" if math.isfinite(most) else ""
+        return (f" above {multiple(least)}" if least else "") + (
+            f" below {multiple(most)}" if math.isfinite(most) else ""
         )
 
     def _none_counts(self, tried: Sequence[Setting]) -> str:
         nearest = (max if self.cut[0] else min)(tried, key=lambda s: (s.reduction, s.key))
         which, knob = ("largest", algorithm(nearest.algorithm).knob) if self.cut[0] else ("smallest", DENSER)
-        reach = f"the {which} reduction is {multiple(nearest.reduction)} (sweep {knob})"
-        return f"None of {plural(len(tried), 'setting')} is{self._cut}; {reach}."
+        reach = f"the {which} {multiple(nearest.reduction)} (sweep {knob})"
+        return f"None of {plural(len(tried), 'setting')} is{self._cut}, {reach}."
 
 
 def _worth(frozen: Difference | None) -> str:
@@ -143,7 +143,7 @@ def if_searched_on(dataset: str, *searched: str) -> Guard:
         tried = panel.of(far[0].algorithm)
         varied = [name for name in searched if len({setting.parameter(name) for setting in tried}) > 1]
         about = panel.population.dataset == dataset and len(varied) == len(searched)
-        return "" if about else "The claim is about other data or a wider search, so this does not refute it."
+        return "" if about else "The claim is about other data or a wider search: this does not refute it."
 
     return guard
 
@@ -180,7 +180,7 @@ def least_gain_of_training(dataset: str) -> float | None:
 
 def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     """One of DP-AdaFEST's settings with a σ₁/σ₂ of 5 or 10 is better than each with another one."""
-    cells = fullest_grid(panel.population, panel.epsilon).cells
+    cells = largest_grid(panel.population, panel.epsilon).cells
     named = [setting for (ratio, _), setting in cells.items() if ratio in BEST_RATIOS]
     others = [setting for (ratio, _), setting in cells.items() if ratio not in BEST_RATIOS]
     sample = Sample(cells.values(), panels)
@@ -194,12 +194,9 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     leader, trailing = (best, others) if outcome == HOLDS else (other, named)
     sparser = outcome in (HOLDS, FAILS) and min(s.reduction for s in trailing) > leader.reduction
     name, ours, theirs = metric(panel.population), _cell(best), _cell(other)
-    words = f"The best of 5 or 10 ({ours}) {gained.gains} test {name} against the best other ratio ({theirs})."
+    words = f"{ours} {gained.gains} {name} against the best other ratio, {theirs}."
     if sparser:
-        words += (
-            " The worse of the two has no setting as dense as the better one, which may explain the difference: sweep "
-            f"{DENSER} there, too."
-        )
+        words += f" The worse has no setting as dense as the better one, which may be the reason: sweep {DENSER}."
     as_tried = outcome in (HOLDS, FAILS) and not sparser
     shown = Verdict(INCONCLUSIVE) if sparser else outcome
     return Finding(shown, words, (f"gain of {name}", gained.low, gained.high), as_tried)
@@ -207,4 +204,4 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
 
 def _cell(setting: Setting) -> str:
     ratio, threshold = (number(setting.parameter(name)) for name in ("noise_ratio", "threshold"))
-    return f"{ratio} at τ = {threshold}, reduction {multiple(setting.reduction)}"
+    return f"{ratio} at τ = {threshold} ({multiple(setting.reduction)})"

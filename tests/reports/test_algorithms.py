@@ -69,5 +69,5 @@ def test_a_new_algorithm_is_named_drawn_and_tabled_without_a_line_of_its_own(toy
     )
     write_audit(tmp_path, algorithm="toy_rule")
     with style():
-        audited = audit.content(Inputs(report=tmp_path))
+        audited = audit.steps(Inputs(report=tmp_path))
     assert audited.table is not None and audited.table.rows[0][0] == "toy_rule"

@@ -14,7 +14,6 @@ from reports.ablation import largest_grid
 from reports.algorithms import algorithm
 from reports.artifacts import (
     audit,
-    audit_trainings,
     best_reduction,
     calibration,
     fig1b,
@@ -78,7 +77,6 @@ def test_the_ablation_grid_holds_everything_but_its_two_axes_fixed(tmp_path: Pat
     put(5.0, 5.0, 1.0, 0.72)
     put(5.0, 20.0, 10.0, 0.79)  # the best of all, but at another C1
     grid = largest_grid(only_population(tmp_path), 1.0)
-    assert grid is not None
     assert set(grid.cells) == {(1.0, 5.0), (1.0, 10.0), (5.0, 5.0)}
 
 
@@ -89,7 +87,7 @@ def test_of_grids_of_one_size_the_one_with_most_runs_is_taken_whatever_its_utili
                 settings = {"noise_ratio": 5.0, "threshold": threshold, "contribution_clipping_norm": clipping}
                 write_run(tmp_path, "adafest", test=test, coordinates=50.0, settings=settings, seed=seed)
     grid = largest_grid(only_population(tmp_path), 1.0)
-    assert grid is not None and {setting.test for setting in grid.cells.values()} == {0.70}
+    assert {setting.test for setting in grid.cells.values()} == {0.70}
 
 
 def test_fig8_shows_how_far_apart_single_runs_must_lie(tmp_path: Path) -> None:
@@ -223,21 +221,21 @@ def test_reductions_in_words() -> None:
 def test_the_audit_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
     write_audit(tmp_path)
     with style():
-        content = audit.content(Inputs(report=tmp_path))
+        content = audit.steps(Inputs(report=tmp_path))
     assert content.table is not None and content.figure is not None and content.missing == []
     assert [row[0] for row in content.table.rows].count("adafest") == 4
     assert "from 500,000 draws" in content.caption and "95% confidence" in content.caption
     (axes,) = content.figure.axes
     assert len(axes.collections) == 2  # a claim a rule
-    heights = sorted(float(line.get_ydata()[0]) for line in axes.lines)
-    assert heights[-1] == 11.1 and heights[0] == audit.LEAST  # a bound of 0 is drawn at the edge
-    assert axes.get_ylabel().endswith("δ = 0.01")
+    places = sorted(float(line.get_xdata()[0]) for line in axes.lines)
+    assert places[-1] == 11.1 and places[0] == audit.LEAST  # a bound of 0 is drawn at the edge
+    assert axes.get_xlabel().endswith("δ = 0.01")
 
 
 def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -> None:
     write_audit(tmp_path, delta=0.02, draws=1000)
     with style():
-        content = audit.content(Inputs(report=tmp_path))
+        content = audit.steps(Inputs(report=tmp_path))
     assert "each algorithm's audit" in content.caption and content.table is not None
     assert {row[5] for row in content.table.rows} == {0.02, 0.01}
 
@@ -245,7 +243,7 @@ def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -
 def test_the_audit_of_trainings_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
     write_audit(tmp_path)
     with style():
-        content = audit_trainings.content(Inputs(report=tmp_path))
+        content = audit.trainings(Inputs(report=tmp_path))
     assert content.table is not None and content.figure is not None and content.missing == []
     sound, caught = content.table.rows
     assert sound[:7] == ("adafest", "sampled, 64 steps, q = 0.125", "as it is", 2.0, 1.3, 0.65, 1.4)
@@ -259,8 +257,8 @@ def test_the_audit_of_trainings_shows_claims_bounds_and_sabotages(tmp_path: Path
 def test_an_audit_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) -> None:
     write_audit(tmp_path)
     (tmp_path / audit.FILE).write_text(text, encoding="utf-8")
-    for artifact in (audit, audit_trainings):
-        assert artifact.content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest audit"]
+    for content in (audit.steps, audit.trainings):
+        assert content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest audit"]
 
 
 def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_comparison(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from reports.claims.ahead import Ahead, AheadOnOther
+from reports.claims.ahead import Ahead
 from reports.claims.along import Trend
 from reports.claims.curves import Curve
 from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
@@ -242,7 +242,7 @@ def test_a_text_that_is_cut_less_than_four_click_data_sets_is_rarely_cut_more(ca
     refuted = 0
     for _ in range(cases):
         text, clicks = panel((0, 100)), [panel((0, 50), (0.00099, 1000)) for _ in range(4)]
-        refuted += any(AheadOnOther("adafest")((one, text), len(clicks)).verdict == FAILS for one in clicks)
+        refuted += any(Ahead("adafest", ("adafest",))((one, text), len(clicks)).verdict == FAILS for one in clicks)
     assert refuted <= most(cases)
 
 

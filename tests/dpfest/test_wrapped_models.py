@@ -149,7 +149,7 @@ def test_bags_with_a_last_offset_leave_out_the_tail() -> None:
 
     bags = micro_batches([(ids, offsets)], lambda _: 3)
     table = engine(bag, losses, clipping_norm=1e6).gradient(bags, 0)[0].tables[0]
-    losses((ids, offsets)).sum().backward()
+    losses((ids[:4], offsets)).sum().backward()  # with the tail, torch's own gradient of it is at times not zero
     torch.testing.assert_close(table.values, bag.weight.grad)
     assert table.values[8].abs().sum() == 0
 

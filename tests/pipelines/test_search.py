@@ -74,10 +74,9 @@ def test_the_best_is_the_first_of_equals_and_a_diverged_run_the_worst(
 def test_a_setting_that_no_run_could_be_trained_with_is_refused_before_the_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("pipelines.search.preprocess", lambda config: None)
     names = {"numeric_names": ["n"] * 13, "categorical_names": ["c"] * 26}
     days = [SimpleNamespace(vocabulary_sizes=[20] * 26, bag_combiners=[], **names)]
-    monkeypatch.setattr("pipelines.search.Stream", SimpleNamespace(open=lambda folder: SimpleNamespace(days=days)))
+    monkeypatch.setattr("pipelines.search.prepared", lambda config: SimpleNamespace(days=days))
     search = PrivateSearch(grid(tmp_path, "profile=smoke", "algorithm=dpsgd", *SEARCH, *overrides))
     with pytest.raises(UserError, match=message):
         search.plan()

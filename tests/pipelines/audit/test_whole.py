@@ -216,7 +216,7 @@ def test_every_training_is_sound_and_every_flaw_of_it_is_detected(name: str) -> 
 def test_the_default_selection_of_an_audit_takes_half_of_the_canaries() -> None:
     ((own, _), *_) = trainings(configured("fest", *SMALL))
     assert own.algorithm.selection == SelectionConfig(
-        mechanism="gaussian", rows=ORDINARY_ROWS + 200, noise_multiplier=8.0
+        mechanism="gaussian", rows=ORDINARY_ROWS + 200, split="joint", noise_multiplier=8.0
     )
     seen, _ = attempt(own).observe(NoiseKey.from_seed(1))
     assert seen.selected is not None and 0.4 < seen.selected.mean() < 0.6

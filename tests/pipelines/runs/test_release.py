@@ -58,12 +58,11 @@ ALGORITHMS = (
 )
 QUICK = [
     ("clicks", "adafest_plus"),
-    ("clicks", "threshold"),
     ("clicks", "lazy"),
     ("clicks", "bands"),
     ("stream", "fest"),
 ]
-"""A map and a selection; rows by noised norm; noise that is pending, or correlated; a selection day by day."""
+"""A map and a selection; noise that is pending, or correlated; a selection day by day."""
 SLOW = [(kind, rule) for kind in ("clicks", "stream") for rule in ALGORITHMS if (kind, rule) not in QUICK]
 SLOW += [("clicks", "smaller_tables"), ("text", "lora_embedding"), ("text", "adafest_plus")]
 SLOW += [("text", rule) for rule in ("nonprivate", "dpsgd", "threshold", "fest", "adafest", "exponential", "frozen")]

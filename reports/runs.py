@@ -9,13 +9,11 @@ commands, and the run's times, which only `dpfest report --list` shows.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
 from pipelines.runs.release import CONFIG, LEDGER, WEIGHTS, run_folders
 from pipelines.system.checksum import check_sums
+from pipelines.system.memory import uncollected
 from pipelines.system.plain import visible
 from reports.checked import (
     Unusable,
@@ -195,7 +194,7 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
         else:
             runs[run.id] = run
 
-    with _uncollected():
+    with uncollected():
         for folder in run_folders(root):
             add(folder.relative_to(root).as_posix(), partial(read_run, folder))
         for file in [root] if root.is_file() else card_files(root):
@@ -208,18 +207,6 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
             for card in cards:
                 add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
     return sorted(runs.values(), key=lambda run: (run.dataset, run.algorithm, run.id)), skipped
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Stop the search for garbage, which would walk again and again through all that is read and kept."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def of_cards(root: Path) -> bool:

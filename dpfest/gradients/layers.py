@@ -5,7 +5,7 @@ For a linear layer with input ``a_i`` and output gradient ``g_i``, example ``i``
 no example's gradient is ever formed. With a sequence dimension the norm comes from two Gram matrices (Li et al., 2022);
 a layer called twice is a longer sequence, and a unit of several examples (:mod:`dpfest.gradients.units`) is one. Both
 need what one backward pass leaves behind (Bu et al., 2023, "book-keeping"). For layers of few parameters
-(normalisations, convolutions) per-example gradients are formed.
+(normalisations, convolutions) per-example gradients are formed (:mod:`dpfest.gradients.formed`).
 """
 
 from __future__ import annotations

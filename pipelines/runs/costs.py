@@ -66,6 +66,8 @@ def _periods(
 
 def _search(settings: Record, ledger: Record, spent: Record) -> None:
     made, asked, told = ledger.get("search"), settings.get("search"), spent.get("search")
+    if asked is not None and made is None and told is None:
+        raise UserError("it is one run of a private search, of which the best alone may leave, in its own folder")
     if (made is None) != (told is None) or (made is None) != (asked is None):
         raise UserError(
             "the settings, the ledger and the summary do not agree on whether a private search chose the run"

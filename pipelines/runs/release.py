@@ -237,9 +237,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         config = typed(settings, run_code=False)
     except UserError as error:
         raise UserError(f"{path} contains invalid settings: {error}") from error
-    _refuse_unlisted(
-        path, settings.get(_OPTIONAL), shape_of(Law), _OPTIONAL
-    )  # the number of a run: only the best leaves
+    _refuse_unlisted(path, settings.get(_OPTIONAL), shape_of(Law), _OPTIONAL)
     _refuse_places(path, settings)
     if text != config_text(settings):
         raise _edited(path)

@@ -1,9 +1,12 @@
-"""Keep freed memory in the process: memory returned to the system must be faulted in again, page by page."""
+"""Memory that a process frees, kept in it, and garbage that it looks for."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _LARGEST_MMAP_THRESHOLD = 32 << 20
@@ -13,7 +16,7 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep up to 1 GiB of freed memory, and to serve blocks of up to 32 MiB from it.
 
     Affects performance only: a private step frees and reallocates some 50 MB of activations, which by default go back
-    to the system in between.  No effect with another C library.
+    to the system in between, and must be faulted in again, page by page.  No effect with another C library.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -21,3 +24,15 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         mallopt(_TRIM_THRESHOLD, 1 << 30)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context without searches for garbage: while much is read and kept, each walks through all of it again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -32,7 +32,7 @@ _ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are w
 
 
 class RankRun(Run):
-    """A run over ranks: what :class:`pipelines.train.Run` is in one process."""
+    """A run over ranks: what :class:`pipelines.train.run.Run` is in one process."""
 
     task: ClickTask
     training: RankTraining

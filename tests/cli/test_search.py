@@ -60,7 +60,7 @@ def test_a_search_releases_the_best_of_its_runs_and_a_killed_one_goes_on(
     winner = scores[max(scores)]
     assert (winner / "model.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
     assert yaml.safe_load((winner / "config.yaml").read_text())["privacy"]["epsilon"] < 1.0
-    with pytest.raises(UserError, match="do not agree on whether a private search chose the run"):
+    with pytest.raises(UserError, match="one run of a private search, of which the best alone may leave"):
         checked(winner.parent)
 
     # Nothing that is printed tells the number of runs, or any but the best.

@@ -37,11 +37,13 @@ help:  ## list the targets
 
 setup: $(DEV)  ## make the virtual environment (.venv)
 
-# torch comes first and by its exact version, so that no dependency pulls another build in.
+# torch comes first and by its exact version, so that no dependency pulls another build in. The rest is for uv, which takes a
+# sixth of pip's time, and for pip where uv fails: it knows no pip.conf.
 define installed
 test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-$(BIN)/python -m pip install --quiet -e '.[$(1)]' -c constraints.txt
+$(BIN)/python -m pip install --quiet --no-compile "$$(grep '^torch==' constraints.txt)" uv -c constraints.txt
+$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[$(1)]' -c constraints.txt \
+  || $(BIN)/python -m pip install --quiet -e '.[$(1)]' -c constraints.txt
 endef
 MADE_OF := pyproject.toml constraints.txt dpfest/kernels.c pipelines/data/hashing.c
 

@@ -23,7 +23,7 @@ from dpfest.errors import UserError
 from dpfest.selection.topk import EQUAL
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
-from pipelines.runs.identity import WITHOUT_EFFECT
+from pipelines.runs.identity import WRITING
 from pipelines.runs.release import CONFIG, LEDGER, WEIGHTS, run_folders
 from pipelines.system.checksum import check_sums
 from pipelines.system.memory import uncollected
@@ -43,7 +43,7 @@ from reports.checked import (
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
 
-INCIDENTAL = frozenset({"noise", "split", "calibrate", *WITHOUT_EFFECT})
+INCIDENTAL = frozenset({"noise", "split", "calibrate", *WRITING})
 """Hyper-parameters that distinguish no settings: they do not affect the law of what a run computes (`noise`: dense or
 lazy; `calibrate`), or `Run.rule` states them (`split`)."""
 

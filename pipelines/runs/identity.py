@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,57 @@ from pipelines.data.identity import data_hash
 from pipelines.system.code import without_folder
 from pipelines.system.hub import pinned
 
-# Settings of `train` that change no result: they only determine when something is written, or how a logical batch is
-# cut to fit in memory (which changes sums by rounding only).
-WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
+Settings = Mapping[str, Any]
+
+WRITING = ("micro_batch_size", "checkpoint_every", "log_every", "save_model", "evaluate_every")
+"""Settings of `train` that only determine when something is written, or how a logical batch is cut to fit in memory
+(which changes sums by rounding only)."""
+
+
+def _always(value: Any, run: Settings) -> bool:
+    return True
+
+
+def _unset(value: Any, run: Settings) -> bool:
+    return value is None
+
+
+def _usual_sampling(value: Any, run: Settings) -> bool:
+    """The sampling that the fidelity, or correlated noise, has where none is named."""
+    fidelity = FIDELITIES.get(run["privacy"].get("fidelity", ""))  # none in the card of another version, perhaps
+    banded = run["algorithm"].get("bands") is not None
+    return value in (None, fidelity and fidelity.samplings[0], CyclicPoisson.name if banded else None)
+
+
+# The settings that a run's identity leaves out, and when: where they change no result, or are as they always were
+# before they could be set, so that a run of an earlier version keeps its name.
+LEFT_OUT: dict[str, Callable[[Any, Settings], bool]] = {
+    **{f"train.{name}": _always for name in WRITING},
+    # An evaluation draws the pending noise of lazy rows.
+    "train.evaluate_every": lambda value, run: run["algorithm"].get("noise") != "lazy",
+    "train.calibrate": lambda value, run: value == "platt",
+    "privacy.sampling": _usual_sampling,
+    "privacy.max_batch_size": _unset,
+    "privacy.cipher": _unset,
+    "privacy.unit": lambda value, run: value == EXAMPLE,
+    "optimizer.schedule": _unset,
+    "optimizer.average": _unset,
+    "algorithm.bands": _unset,
+    # The default of a stream; a public prior counts nothing.
+    "algorithm.selection.source": lambda value, run: (
+        value in (None, "streaming") or run["algorithm"]["selection"].get("prior") is not None
+    ),
+    "algorithm.selection.split": lambda value, run: value in (None, EQUAL),
+}
 
 
 def run_hash(config: Config, number: int | None = None, data: str | None = None) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Excluded are paths, hub, device, log, profile, experiment, budget, audit, check, bench, sweep and preprocess;
-    `search` without one, `ranks` for training in one process, and `unit` where it is as by default and without effect;
-    of `train`, the settings that only determine when something is written, and micro_batch_size, which affects rounding
-    only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other
-    data. Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
-    weights may be moved. Code of the user's own is represented by its checksum.
+    Excluded are paths, hub, device, log, profile, experiment, budget, audit, check, bench, sweep and preprocess; the
+    settings of :data:`LEFT_OUT`; and `unit`, `search`, `ranks` and `stream` of runs without them. Data are represented
+    by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and weights may be moved. Code
+    of the user's own is represented by its checksum.
 
     Args:
         config: the settings.
@@ -45,60 +82,42 @@ def run_hash(config: Config, number: int | None = None, data: str | None = None)
         "seed": config.seed,
         "model": config.model.identity(),
     }
-    for name in ("schedule", "average"):
-        if getattr(config.optimizer, name) is None:
-            del settings["optimizer"][name]  # as before there was one
-    if config.privacy.unit == EXAMPLE:
-        del settings["privacy"]["unit"]  # as before there were others
-    if config.unit_matters:
-        settings["unit"] = dataclasses.asdict(config.unit)
     if "target" in settings["algorithm"]:
         settings["algorithm"]["target"] = without_folder(settings["algorithm"]["target"])
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")
-    if config.search.asked:  # within a search, the same setting drawn again is another run, with noise of its own
-        settings["search"] = dataclasses.asdict(config.search) | {"run": number}
-    if config.over_ranks:  # other draws, and sums in another order; not how many ranks
-        settings["ranks"] = dataclasses.asdict(config.ranks)
-    if config.data.is_stream:
-        settings["stream"] = dataclasses.asdict(config.stream)
+    # Sections that matter to some runs alone. Within a search, the same setting drawn again is another run, with noise
+    # of its own; over ranks there are other draws, and sums in another order, not how many ranks.
+    for name, matters in (
+        ("unit", config.unit_matters),
+        ("search", config.search.asked),
+        ("ranks", config.over_ranks),
+        ("stream", config.data.is_stream),
+    ):
+        if matters:
+            settings[name] = dataclasses.asdict(getattr(config, name))
+    if config.search.asked:
+        settings["search"]["run"] = number
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's settings without those of `train`, `privacy` and the selection that cannot change its result, or
-    that are as by default: a run of an earlier version lacks these, and keeps its name.
-
-    Under lazy noise train.evaluate_every is kept: an evaluation draws the pending noise.
-    """
-    algorithm, privacy, train = (dict(settings.get(name) or {}) for name in ("algorithm", "privacy", "train"))
-    for name in WITHOUT_EFFECT:
-        if not (algorithm.get("noise") == "lazy" and name == "evaluate_every"):
-            train.pop(name, None)
-    fidelity = FIDELITIES.get(privacy.get("fidelity", ""))  # none in the card of another version, perhaps
-    defaults = {"sampling": fidelity and fidelity.samplings[0], "max_batch_size": None, "cipher": None}
-    for name, default in defaults.items():
-        if privacy.get(name) in (None, default):
-            privacy.pop(name, None)
-    if train.get("calibrate") == "platt":
-        train.pop("calibrate")
-    if algorithm.get("bands") is None:
-        algorithm.pop("bands", None)  # as before there were any
-    elif privacy.get("sampling") == CyclicPoisson.name:
-        privacy.pop("sampling")
-    if algorithm.get("selection") is not None:
-        algorithm["selection"] = _selection_with_effect(algorithm["selection"])
-    return {**settings, "algorithm": algorithm, "privacy": privacy, "train": train}
+def with_effect(settings: Settings) -> dict[str, Any]:
+    """Return a run's settings without those of :data:`LEFT_OUT`."""
+    kept = _copied(settings) | {name: _copied(settings.get(name) or {}) for name in ("algorithm", "privacy", "train")}
+    for name, silent in LEFT_OUT.items():
+        *sections, key = name.split(".")
+        place = kept
+        for section in sections:
+            place = place.get(section) or {}
+        if key in place and silent(place[key], kept):
+            del place[key]
+    return kept
 
 
-def _selection_with_effect(selection: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a selection without its source, if that is unset, the default of a stream, or without effect because of a
-    public prior; and without its split, if that is equal, as it always was in earlier versions."""
-    has_effect = selection.get("source") not in (None, "streaming") and selection.get("prior") is None
-    without = [*(["source"] if not has_effect else []), *(["split"] if selection.get("split") in (None, EQUAL) else [])]
-    return {name: value for name, value in selection.items() if name not in without}
+def _copied(settings: Settings) -> dict[str, Any]:
+    return {name: _copied(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
 
 
 def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
@@ -107,7 +126,7 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
     Raises:
         UserError: the prior cannot be read.
     """
-    settings = _selection_with_effect(dataclasses.asdict(selection))
+    settings = with_effect({"algorithm": {"selection": dataclasses.asdict(selection)}})["algorithm"]["selection"]
     if selection.prior is not None and selection.prior != TOKENIZER_PRIOR:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()

@@ -24,7 +24,7 @@ from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
 from pipelines.preprocess import prepared
 from pipelines.runs.directory import RunDirectory
-from pipelines.runs.identity import WITHOUT_EFFECT, run_folder, settings_of
+from pipelines.runs.identity import WRITING, run_folder, settings_of
 from pipelines.runs.schedule import Schedule, schedule
 from pipelines.select import Selection
 from pipelines.system.memory import keep_freed_memory
@@ -122,7 +122,7 @@ def warn_of_differences(directory: RunDirectory, config: Config) -> None:
     before, now = directory.config(), config.to_dict()
     train = before.get("train") or {}
     pairs = [("device", before.get("device"), now["device"])]
-    pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
+    pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WRITING]
     if differing := [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]:
         print(
             f"{directory.path} was made with {', '.join(differing)}: the present settings would not change its result "

@@ -59,8 +59,8 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     from pipelines.system.progress import progress
     from reports.build import build
     from reports.commands import Commands
+    from reports.reading import of_cards
     from reports.reference import reference_folder
-    from reports.runs import of_cards
 
     if of_cards(runs):  # new runs do not belong beside cards, and what was published is no sweep to be completed
         moved.pop("paths.runs", None)

@@ -15,7 +15,8 @@ from typing import Any
 from reports.algorithms import label
 from reports.checked import Unusable
 from reports.comparison import Population
-from reports.runs import Run, read_run
+from reports.reading import read_run
+from reports.runs import Run
 
 CONTROLS = ("nonprivate", "dpsgd", "frozen")
 FILE = Path(__file__).with_name("controls.json")

@@ -28,10 +28,11 @@ from reports.entry import Content, Entry, Inputs, absent, placeholder, provenanc
 from reports.found import Found
 from reports.page import page
 from reports.published import other_data
+from reports.reading import Skipped, load_runs, measured_in
 from reports.reference import ALARM, Agreement, agreements, table
 from reports.registry import ENTRIES, chosen
 from reports.run_pages import FOLDER, run_pages
-from reports.runs import Run, Skipped, load_runs, measured_in
+from reports.runs import Run
 from reports.style import dress, style
 from reports.templates import render
 from reports.wording import plural

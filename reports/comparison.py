@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from reports.runs import Losses, Run, essential, flat, setting_key
+from pipelines.system.plain import flat
+from reports.runs import Losses, Run, essential, setting_key
 
 LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""

@@ -18,8 +18,8 @@ from dpfest.errors import UserError
 from reports import curves, frontiers
 from reports.comparison import Population, populations
 from reports.entry import Inputs
+from reports.reading import load_runs, measured_in
 from reports.registry import chosen
-from reports.runs import load_runs, measured_in
 from reports.style import style
 
 

@@ -12,8 +12,8 @@ from reports.bench import read
 from reports.comparison import Population, populations
 from reports.entry import Entry, Inputs
 from reports.pace import Pace, RunLength
+from reports.reading import load_runs, measured_in
 from reports.registry import ENTRIES, chosen
-from reports.runs import load_runs, measured_in
 
 
 @dataclass(frozen=True)

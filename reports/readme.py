@@ -38,9 +38,9 @@ from reports.entry import Content, Inputs, provenance
 from reports.found import Found
 from reports.frontiers import Frontier
 from reports.published import TAB_VOCAB
+from reports.reading import load_runs
 from reports.reference import reference_folder
 from reports.registry import chosen
-from reports.runs import load_runs
 from reports.style import Drawing, dress, settle, style
 from reports.tables import Table
 from reports.templates import render

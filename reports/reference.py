@@ -23,7 +23,8 @@ from scipy import stats
 from reports.algorithms import label
 from reports.comparison import Population, Setting, populations
 from reports.entry import Entry
-from reports.runs import Run, load_runs, of_cards
+from reports.reading import load_runs, of_cards
+from reports.runs import Run
 from reports.tables import Column, Table
 from reports.wording import metric, number, plural, seeds_of, settings_text, signed, significant, utility
 

@@ -24,8 +24,8 @@ from pipelines.runs.cards import card_files, read_cards
 from reports import beside
 from reports.algorithms import label
 from reports.comparison import populations
+from reports.reading import load_runs
 from reports.readme import CLAIMS, DIGEST, RESULTS, Results, digest, split
-from reports.runs import load_runs
 from tests.cli.conftest import run_here, write_own_parts
 
 HOME = Path(__file__).resolve().parents[1]

@@ -167,8 +167,20 @@ def _compact(value: Any) -> str:
 
 
 def _checksum(parts: Mapping[str, Any]) -> str:
-    text = _compact([parts[name] for name in _PARTS])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _hash(_compact([parts[name] for name in _PARTS]).encode())
+
+
+def _unchanged(stated: Any, parts: Mapping[str, Any], line: bytes) -> bool:
+    """Whether a card's parts are those of its checksum: of the line, if it is as :func:`write_cards` writes it, which
+    takes a tenth of the time, or of the parts written again."""
+    written = line.rstrip().removesuffix(b"}").partition(b',"config":')[2]
+    for name in (b',"ledger":', b',"summary":'):
+        written = written.replace(name, b",", 1)
+    return stated == _hash(b"[" + written + b"]") or stated == _checksum(parts)
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
@@ -188,7 +200,7 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
             else:
                 if where := control_character_in(line, value):
                     raise ValueError(f"has a control character at {where}")
-                cards.append(_card(value, makers, number))
+                cards.append(_card(value, line, makers, number))
         except ValueError as error:
             own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | Beyond)
             damaged.append(Damaged(number, f"is not JSON ({error})" if own else str(error)))
@@ -225,10 +237,10 @@ def _makers(value: Any) -> list[Maker]:
         raise ValueError(f"is a damaged header ({error!r})") from error
 
 
-def _card(value: Any, makers: Sequence[Maker], line: int) -> Card:
+def _card(value: Any, text: bytes, makers: Sequence[Maker], line: int) -> Card:
     if not isinstance(value, dict) or not all(isinstance(value.get(name), dict) for name in _PARTS):
         raise ValueError(f"is not a card: it lacks one of {', '.join(_PARTS)}")
-    if value.get("sha256") != _checksum(value):
+    if not _unchanged(value.get("sha256"), value, text):
         raise ValueError("is damaged: its checksum does not match")
     made = value.get("made")
     if type(made) is not int or made not in range(len(makers)):  # 0.0 is in the range, too, but no index

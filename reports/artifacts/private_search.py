@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event, from_record
@@ -104,4 +106,9 @@ def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[flo
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
     ledger = run.released(LEDGER) or {}
-    return tuple(accountant.cost_alone(from_record(record)) for record in ledger.get("planned", ()))
+    return tuple(_cost_alone(json.dumps(record, sort_keys=True)) for record in ledger.get("planned", ()))
+
+
+@cache
+def _cost_alone(record: str) -> Event:
+    return accountant.cost_alone(from_record(json.loads(record)))

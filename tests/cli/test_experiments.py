@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reports.comparison import populations
+from reports.reading import load_runs
 from reports.registry import ENTRIES
-from reports.runs import load_runs
 from tests.cli.conftest import HOME, Command
 
 EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))

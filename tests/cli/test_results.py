@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reports import beside
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.cli.conftest import Command
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"

@@ -23,7 +23,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.runs.cards import Maker, card, write_cards
 from pipelines.runs.release import checked
 from pipelines.train import make_run
-from reports.runs import load_runs
+from reports.reading import load_runs
 
 SMALL = ["profile=smoke", "data.rows=1500", "train.steps=3", "algorithm=fest", "privacy.noise_seed=1"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from reports.claims.register import CLAIMS, judge
 from reports.comparison import populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.synthetic import PARAMETERS, write_run
 from tests.reports.synthetic_texts import write_text_run
 

@@ -15,7 +15,7 @@ from reports.algorithms import algorithm, label, ordered
 from reports.artifacts import audit, fig8
 from reports.comparison import populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import style
 from reports.wording import settings_text
 from tests.reports.synthetic import write_audit, write_run

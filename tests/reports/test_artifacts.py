@@ -25,8 +25,8 @@ from reports.artifacts import (
 )
 from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
+from reports.reading import load_runs
 from reports.registry import ENTRIES
-from reports.runs import load_runs
 from reports.style import dress, log_axis, style
 from reports.wording import multiple, power_of_ten, settings_text
 from tests.reports.synthetic import PARAMETERS, TABLES, write_audit, write_run

@@ -11,7 +11,7 @@ import pytest
 
 from reports.build import build
 from reports.listing import listing
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.once import Once
 from tests.reports.conftest import draw_only
 from tests.reports.synthetic import write_audit, write_benches, write_cards_of, write_run, write_streaming

@@ -18,7 +18,7 @@ from reports.claims.places import seeds_of
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.text import markdown
 from tests.reports.judged import (
     BASE,

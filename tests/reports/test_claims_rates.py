@@ -24,7 +24,8 @@ from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.register import CLAIMS
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
-from reports.runs import Run, load_runs
+from reports.reading import load_runs
+from reports.runs import Run
 from tests.reports.synthetic import write_run
 
 Make = Callable[..., Setting]

@@ -10,7 +10,7 @@ import pytest
 from reports.artifacts.best_reduction import nonprivate_below
 from reports.claims.estimate import FAILS, HOLDS, OPEN
 from reports.comparison import populations
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.judged import (
     MANY,
     Spec,

@@ -10,7 +10,7 @@ import pytest
 from reports.artifacts.best_reduction import threshold_table
 from reports.chosen import best_reduction, loss_on_validation, pareto
 from reports.comparison import Population, by_epsilon, populations
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.synthetic import EXAMPLES, PARAMETERS, write_run
 from tests.reports.synthetic_texts import write_text_run
 

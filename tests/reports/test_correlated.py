@@ -12,7 +12,7 @@ from dpfest.accounting.bands import strategy
 from reports.artifacts import correlated
 from reports.comparison import populations
 from reports.entry import Content, Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import style
 from tests.reports.synthetic import write_run
 

@@ -10,7 +10,7 @@ import pytest
 from reports.artifacts import fig1a, finding, tab_vocab
 from reports.comparison import populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import dress, style
 from tests.reports.synthetic import BUCKETS, write_run
 

@@ -10,7 +10,7 @@ import pytest
 from reports.claims.family import mark
 from reports.comparison import Population, populations
 from reports.found import Found
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.synthetic import write_run
 
 

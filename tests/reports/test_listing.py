@@ -10,7 +10,7 @@ import pytest
 from reports.bench import read
 from reports.listing import Line, listing
 from reports.pace import Pace, RunLength, seconds
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.synthetic import write_bench, write_benches, write_comparison, write_run
 
 

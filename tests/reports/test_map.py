@@ -14,7 +14,7 @@ from reports.build import build
 from reports.comparison import joined, populations
 from reports.entry import Content, Inputs
 from reports.listing import listing
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import style
 from tests.reports.synthetic import PARAMETERS, write_map, write_run
 

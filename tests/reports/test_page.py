@@ -16,8 +16,8 @@ from markupsafe import escape
 from reports.build import build
 from reports.comparison import heading, populations
 from reports.page import page
+from reports.reading import load_runs
 from reports.registry import ENTRIES
-from reports.runs import load_runs
 from reports.tables import Column, Table
 from reports.write import Draft
 from tests.reports.conftest import draw_only

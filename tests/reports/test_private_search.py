@@ -15,7 +15,7 @@ from reports.artifacts.private_search import content
 from reports.build import build
 from reports.comparison import populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from tests.reports.synthetic import EXAMPLES, noise_of, write_run
 
 PAID = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)
@@ -34,7 +34,7 @@ WON = {
 @pytest.fixture(autouse=True)
 def events_of_the_tests_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices are of events that these tests choose, not of those that their summaries tell."""
-    monkeypatch.setattr("reports.runs.refuse_disagreement", lambda config, ledger, summary: None)
+    monkeypatch.setattr("reports.reading.refuse_disagreement", lambda config, ledger, summary: None)
 
 
 def rows(runs: Path, **paid: Event) -> tuple[list[dict[str, float | None]], int]:

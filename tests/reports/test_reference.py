@@ -13,8 +13,8 @@ import pytest
 from reports import reference as module
 from reports.build import build
 from reports.comparison import Setting, populations
+from reports.reading import load_runs
 from reports.reference import ALARM, MEASURES, Pair, compare, learnable
-from reports.runs import load_runs
 from tests.reports.synthetic import write_audit, write_cards_of, write_run
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -11,7 +11,8 @@ import yaml
 
 from reports.chosen import but_for_selection
 from reports.comparison import Setting, populations
-from reports.runs import Timings, load_runs, setting_key
+from reports.reading import load_runs
+from reports.runs import Timings, setting_key
 from tests.reports.synthetic import write_cards_of, write_run
 
 

@@ -11,7 +11,7 @@ from reports.artifacts import best_reduction, tab_streaming
 from reports.build import build
 from reports.comparison import Population, populations
 from reports.entry import Inputs
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import style
 from tests.reports.synthetic import write_comparison, write_run, write_streaming
 

@@ -14,7 +14,7 @@ from reports.build import build
 from reports.comparison import Population, populations
 from reports.entry import Content, Inputs
 from reports.published import TAB_FROZEN
-from reports.runs import load_runs
+from reports.reading import load_runs
 from reports.style import style
 from tests.reports.synthetic import write_run
 from tests.reports.synthetic_texts import write_text_run, write_texts

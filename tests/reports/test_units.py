@@ -9,8 +9,8 @@ from reports.artifacts import tab_units
 from reports.commands import Commands
 from reports.comparison import joined, populations
 from reports.entry import Inputs, provenance
+from reports.reading import load_runs
 from reports.registry import ENTRIES
-from reports.runs import load_runs
 from tests.reports.synthetic import write_run, write_units
 
 

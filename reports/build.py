@@ -36,7 +36,7 @@ from reports.runs import Run
 from reports.style import dress, style
 from reports.templates import render
 from reports.wording import plural
-from reports.write import Draft, put_figure, put_table
+from reports.write import Draft, printing, put_figure, put_table
 
 # Keys of a variant that earlier versions lack.
 _KEYS = {"heading", "values", "claims"}
@@ -96,60 +96,61 @@ def build(
         OSError: the output folder cannot be written to.
     """
     artifacts, commands = chosen(only), commands or Commands()
-    usable, skipped = load_runs(runs)
-    groups = _main_first(populations(usable), dataset, commands.profile)
-    skipped += _alone(usable, groups)
-    entries = _earlier(report) if only else {}
-    draft = Draft(report)
-    measured = measured_in(runs, report)
-    work = _Work(draft, Inputs(groups, measured, costs=Costs(measured, report)), dataset, planned, commands)
-    built = {}
-    for done, entry in enumerate(artifacts):
-        say(done, len(artifacts) + 1, entry.id)
-        built[entry.id] = work.artifact(entry)
-    say(len(artifacts), len(artifacts) + 1, "claims and page")
-    entries |= built
-    ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
-    left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    claims = register.judge(work.inputs)
-    judged = register.table(claims)
-    put_table(draft, "claims", judged, "The paper's claims")
-    found, curves = Found.of(claims, groups), frontiers.main(groups)
-    if curves:
-        with style():
-            drawn = frontiers.picture(curves)
-            assert drawn is not None
-            put_figure(draft, "frontiers", drawn)
-        put_table(draft, "frontiers", frontiers.table(curves), "Largest reductions")
-    else:
-        work.remove_stale("frontiers", [])
-    draft.put("tables/claims.md", judged.markdown())
-    compared = None
-    if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
-        compared = agreements(ENTRIES, groups, reference)
-        put_table(draft, "reference", table(compared), "These runs and the reference's")
-    else:
-        work.remove_stale("reference", [])
-    content = {
-        "found": [list(pair) for pair in found.answers],
-        "artifacts": ordered,
-        "claims": claims,
-        "skipped": left_out,
-        "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
-    }
-    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
-    draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
-    pages = run_pages(groups)
-    for one in pages:
-        draft.put(one.file, one.text())
-    for path in (report / FOLDER).glob("*.html"):
-        if path.relative_to(report).as_posix() not in {one.file for one in pages}:
-            draft.remove(path)
-    draft.put("index.html", page(draft, ordered, claims, left_out, groups, pages, curves, compared))
-    if work.inputs.costs.asked:
-        draft.put(COSTS, work.inputs.costs.text())
-    draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    draft.publish()
+    with printing(beside=only is None) as printer:
+        usable, skipped = load_runs(runs)
+        groups = _main_first(populations(usable), dataset, commands.profile)
+        skipped += _alone(usable, groups)
+        entries = _earlier(report) if only else {}
+        draft = Draft(report, printer)
+        measured = measured_in(runs, report)
+        work = _Work(draft, Inputs(groups, measured, costs=Costs(measured, report)), dataset, planned, commands)
+        built = {}
+        for done, entry in enumerate(artifacts):
+            say(done, len(artifacts) + 1, entry.id)
+            built[entry.id] = work.artifact(entry)
+        say(len(artifacts), len(artifacts) + 1, "claims and page")
+        entries |= built
+        ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
+        left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
+        claims = register.judge(work.inputs)
+        judged = register.table(claims)
+        put_table(draft, "claims", judged, "The paper's claims")
+        found, curves = Found.of(claims, groups), frontiers.main(groups)
+        if curves:
+            with style():
+                drawn = frontiers.picture(curves)
+                assert drawn is not None
+                put_figure(draft, "frontiers", drawn)
+            put_table(draft, "frontiers", frontiers.table(curves), "Largest reductions")
+        else:
+            work.remove_stale("frontiers", [])
+        draft.put("tables/claims.md", judged.markdown())
+        compared = None
+        if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
+            compared = agreements(ENTRIES, groups, reference)
+            put_table(draft, "reference", table(compared), "These runs and the reference's")
+        else:
+            work.remove_stale("reference", [])
+        content = {
+            "found": [list(pair) for pair in found.answers],
+            "artifacts": ordered,
+            "claims": claims,
+            "skipped": left_out,
+            "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
+        }
+        beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
+        draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
+        pages = run_pages(groups)
+        for one in pages:
+            draft.put(one.file, one.text())
+        for path in (report / FOLDER).glob("*.html"):
+            if path.relative_to(report).as_posix() not in {one.file for one in pages}:
+                draft.remove(path)
+        draft.put("index.html", page(draft, ordered, claims, left_out, groups, pages, curves, compared))
+        if work.inputs.costs.asked:
+            draft.put(COSTS, work.inputs.costs.text())
+        draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        draft.publish()
     shown = [(entry, work.plain(entry)) for entry in artifacts if built[entry.id]["status"] != "complete"]
     incomplete = {entry.experiment_on(main): main for entry, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]

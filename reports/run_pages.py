@@ -49,13 +49,14 @@ def run_pages(groups: Sequence[Population]) -> list[RunPage]:
 def _items(group: Population, seen: set[str]) -> Iterator[dict[str, Any]]:
     """Yield a population's runs, at the end those that private searches released."""
     searched = [Setting("", (run,)) for run in group.searched]
-    for setting, run in ((of, run) for of in (*in_order(group), *searched) for run in of.runs):
-        if run.id not in seen:
+    for setting in (*in_order(group), *searched):
+        settings = settings_text(setting, group)
+        for run in (run for run in setting.runs if run.id not in seen):
             seen.add(run.id)
             yield {
                 "run": run,
                 "variant": setting.variant,
-                "settings": settings_text(setting, group) + ("; released by a private search" * bool(run.search)),
+                "settings": settings + ("; released by a private search" * bool(run.search)),
                 "metric": metric(group),
                 "files": {name: _text(run, name) for name in (CONFIG, LEDGER)},
             }

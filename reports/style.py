@@ -101,11 +101,11 @@ def log_axis(axes: Axes, axis: str) -> None:
     if low > 0 and math.floor(math.log10(high)) < math.log10(low):
         axes.set(**{f"{axis}lim": (10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)))})
     which.set_major_locator(LogLocator(numticks=7))
-    which.set_major_formatter(FuncFormatter(lambda value, _: decade(value)))
+    which.set_major_formatter(FuncFormatter(decade))
     which.set_minor_formatter(NullFormatter())
 
 
-def decade(value: float) -> str:
+def decade(value: float, position: int | None = None) -> str:
     """Format a tick of a logarithmic axis: 1, 10, 100, 1,000, then powers of ten."""
     if 1 <= value < 1e4:
         return f"{value:,.0f}"

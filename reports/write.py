@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-from reports.style import Drawing, settle
+from pipelines.system.processes import cores
+from reports.style import Drawing, settle, style
 from reports.svg import tidy
 from reports.tables import Table
 
@@ -29,6 +34,9 @@ _PRINTED: dict[str, Callable[[Drawing], Callable[..., Any]]] = {
     "svg": lambda figure: FigureCanvasSVG(figure).print_svg,
 }
 
+Printer = Callable[[Drawing, str], Callable[[], dict[str, bytes]]]
+"""Of a figure and its name: what gives it in each form."""
+
 
 class Draft:
     """The files of a report, all rendered before the first is written.
@@ -37,20 +45,25 @@ class Draft:
     in the order of `put`: for milliseconds, files of two reports coexist.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, print: Printer = lambda figure, name: partial(_forms, figure, name)) -> None:
         self.folder = folder
-        self._files: dict[str, bytes] = {}
+        self.print = print
+        self._files: dict[str, bytes | Callable[[], bytes]] = {}
         self._removed: list[Path] = []
 
-    def put(self, name: str, content: bytes | str) -> str:
-        """Set the content of the file `name` of the folder (`figures/fig8.svg`); returns the name."""
+    def put(self, name: str, content: bytes | str | Callable[[], bytes]) -> str:
+        """Set the content of the file `name` of the folder (`figures/fig8.svg`), or what gives it; returns the name."""
         self._files[name] = content.encode("utf-8") if isinstance(content, str) else content
         return name
 
     def text(self, name: str) -> str:
         """Return the content that a file will have, whether rendered now or left by an earlier report."""
-        content = self._files.get(name)
-        return (content if content is not None else (self.folder / name).read_bytes()).decode("utf-8")
+        content = self._content(name) if name in self._files else (self.folder / name).read_bytes()
+        return content.decode("utf-8")
+
+    def _content(self, name: str) -> bytes:
+        content = self._files[name]
+        return content() if callable(content) else content
 
     def remove(self, path: Path) -> None:
         """Remove a file of an earlier report when this one is published."""
@@ -60,11 +73,11 @@ class Draft:
         """Write all files; raises OSError if the folder cannot be written to."""
         parts: dict[Path, Path] = {}
         try:
-            for name, content in self._files.items():
+            for name in self._files:
                 path = self.folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
-                parts[path].write_bytes(content)
+                parts[path].write_bytes(self._content(name))
         except OSError:
             for part in parts.values():
                 part.unlink(missing_ok=True)
@@ -75,20 +88,47 @@ class Draft:
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def printing(beside: bool) -> Iterator[Printer]:
+    """Yield what prints figures: a second process, beside the drawing of the next figure, or the caller."""
+    if not beside or cores() < 2:
+        yield lambda figure, name: partial(_forms, figure, name)
+        return
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, context) as pool:
+        pool.submit(int)  # it imports what it needs while the runs are read
+        try:
+            yield lambda figure, name: pool.submit(_forms, figure, name).result
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
-    """Add PNG, PDF and SVG under one name; call it inside `style()`."""
-    settle(figure)
-    names, dpi = [], figure.dpi
-    for kind in _METADATA:
-        figure.dpi = dpi  # printing to PDF or SVG changes it
-        drawn = printed(figure, kind)
-        content = tidy(drawn, name, figure.hovers, figure.footer) if kind == "svg" else drawn
-        names.append(draft.put(f"figures/{name}.{kind}", content))
-    return names
+    """Add PNG, PDF and SVG under one name."""
+    forms = cache(draft.print(figure, name))
+
+    def form(kind: str) -> Callable[[], bytes]:
+        return lambda: forms()[kind]
+
+    return [draft.put(f"figures/{name}.{kind}", form(kind)) for kind in _METADATA]
+
+
+def _forms(figure: Drawing, name: str) -> dict[str, bytes]:
+    """Return a figure in each form."""
+    with style():
+        settle(figure)
+        forms, dpi = {}, figure.dpi
+        for kind in _METADATA:
+            figure.dpi = dpi  # printing to PDF or SVG changes it
+            drawn = printed(figure, kind)
+            forms[kind] = tidy(drawn, name, figure.hovers, figure.footer).encode() if kind == "svg" else drawn
+    return forms
 
 
 def printed(figure: Drawing, kind: str, **metadata: str) -> bytes:
-    """Return a settled figure as a file of this kind."""
+    """Return a settled figure as a file of this kind; call it inside `style()`."""
     out = io.BytesIO()
     _PRINTED[kind](figure)(out, metadata=_METADATA[kind] | metadata)
     return out.getvalue()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
@@ -35,6 +37,7 @@ _VERDICTS = {
     INCONCLUSIVE: "are inconclusive on these data and settings",
 }
 _LONG = 400  # characters of evidence that are shown at once
+_PLAIN = 1_000_000  # characters of figures and tables; a page with more holds them compressed
 
 
 def page(
@@ -61,6 +64,10 @@ def page(
     shown = [
         entry | {"variants": [_variant(entry, v, draft, links, claims) for v in entry["variants"]]} for entry in entries
     ]
+    parts = [(variant, name) for entry in shown for variant in entry["variants"] for name in ("picture", "table")]
+    packed = sum(len(variant[name] or "") for variant, name in parts) > _PLAIN
+    for variant, name in parts if packed else ():
+        variant[name] = _packed(variant[name])
     return render(
         "page.html.jinja",
         entries=shown,
@@ -76,6 +83,7 @@ def page(
         groups=[(group.dataset, described(group)) for group in groups],
         origins=_origins(groups),
         filters=_filters(entries, groups),
+        packed=packed,
         pages=runs,
         left_out=left_out,
         reference=Markup(draft.text("tables/reference.html")) if reference else None,
@@ -138,6 +146,14 @@ def _variant(
     if ".html" in files:
         table = Markup(_linked(draft.text(files[".html"]), links))
     return variant | {"picture": picture, "table": table}
+
+
+def _packed(part: Markup | None) -> Markup | None:
+    """Return a figure or a table compressed; page.js unpacks it when a reader comes near."""
+    if part is None:
+        return None
+    data = base64.b64encode(zlib.compress(part.encode(), 9)).decode()
+    return Markup(f'<script type="text/plain" class="packed">{data}</script>')
 
 
 def _judged(claim: Mapping[str, Any], dataset: str | None) -> str:

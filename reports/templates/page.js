@@ -1,5 +1,5 @@
 "use strict";
-// Without this script the page lacks only the filter and the copy buttons.
+// Without this script the page lacks the filter, the copy buttons and, if it is long, its compressed figures and tables.
 const filter = document.getElementById("filter");
 const shows = (element, dataset, epsilon) => {
   const own = element.dataset.epsilons ?? element.dataset.epsilon;
@@ -24,6 +24,20 @@ filter.addEventListener("change", choose);
 filter.addEventListener("submit", (event) => event.preventDefault());
 filter.hidden = false;
 choose();
+
+// A long page holds its figures and tables compressed, until a reader comes near, or prints.
+const unpack = async (packed) => {
+  packed.classList.remove("packed");
+  const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  packed.outerHTML = await new Response(plain).text();
+  choose();
+};
+const near = new IntersectionObserver((seen) => {
+  seen.filter((e) => e.isIntersecting).flatMap((e) => [...e.target.querySelectorAll(".packed")]).forEach(unpack);
+}, {rootMargin: "1500px"});
+document.querySelectorAll(".packed").forEach((packed) => near.observe(packed.parentElement));
+addEventListener("beforeprint", () => document.querySelectorAll(".packed").forEach(unpack));
 
 document.querySelectorAll(".command").forEach((command) => {
   const code = command.querySelector("code");

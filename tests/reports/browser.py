@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,13 @@ class Page:
         self.call("Page.navigate", url=url)
         while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
             pass
+
+    def until(self, expression: str, seconds: float = 20) -> None:
+        """Wait until a JavaScript expression is true."""
+        end = time.monotonic() + seconds
+        while not self.run(expression):
+            assert time.monotonic() < end, expression
+            time.sleep(0.05)
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression."""

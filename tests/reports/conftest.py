@@ -62,6 +62,7 @@ def draw_only(patch: pytest.MonkeyPatch, *kinds: str) -> None:
     def empty(_: object) -> Callable[..., object]:
         return lambda out, metadata: out.write(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"/>')
 
+    patch.setattr("reports.build.printing", lambda beside: write.printing(beside=False))  # in this process
     for kind in write._PRINTED.keys() - set(kinds):
         patch.setitem(write._PRINTED, kind, empty)
     if not kinds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -57,20 +58,32 @@ STICKING_OUT = """
 @pytest.fixture(scope="module")
 def url(once: Once) -> str:
     """A report with complete and incomplete artifacts, two data sets, two ε, a folder left out."""
+    return (once("report-browser", _report) / "report" / "index.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def long(once: Once) -> str:
+    """The same report, as a page that holds its figures and tables compressed."""
 
     def make(folder: Path) -> None:
-        runs, report = folder / "runs", folder / "report"
-        write_comparison(runs, epsilons=(1.0, 3.0), seeds=(0,))
-        write_run(runs, "dpsgd", test=0.7, dataset="nycflights_stream", period=1)
-        write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle")
-        write_run(runs, "dpsgd", test=0.7, status="failed", settings={"clipping_norm": 7.0})
-        write_audit(report)
-        write_benches(report)
         with pytest.MonkeyPatch.context() as patch:
-            draw_only(patch, "svg")  # the form in which figures stand on the page
-            build(runs, report, only=["fig8", "frontier", "fig5", "tab_wallclock", "audit"])
+            patch.setattr("reports.page._PLAIN", 0)
+            _report(folder)
 
-    return (once("report-browser", make) / "report" / "index.html").as_uri()
+    return (once("report-browser-long", make) / "report" / "index.html").as_uri()
+
+
+def _report(folder: Path) -> None:
+    runs, report = folder / "runs", folder / "report"
+    write_comparison(runs, epsilons=(1.0, 3.0), seeds=(0,))
+    write_run(runs, "dpsgd", test=0.7, dataset="nycflights_stream", period=1)
+    write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle")
+    write_run(runs, "dpsgd", test=0.7, status="failed", settings={"clipping_norm": 7.0})
+    write_audit(report)
+    write_benches(report)
+    with pytest.MonkeyPatch.context() as patch:
+        draw_only(patch, "svg")  # the form in which figures stand on the page
+        build(runs, report, only=["fig8", "frontier", "fig5", "tab_wallclock", "audit"])
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +126,21 @@ def test_words_in_figures_are_words(tab: Page, url: str) -> None:
     tab.open(url, 1400)
     words = "[...document.querySelectorAll('.card svg text')].map(e => e.textContent).join(' ')"
     assert "gradient size" in tab.run(words)
+
+
+def test_a_long_page_holds_the_same_compressed_until_a_reader_comes_near(tab: Page, url: str, long: str) -> None:
+    content = "[...document.querySelectorAll('.variant .scroll')].map(e => e.innerHTML)"
+    tab.open(url, 1400)
+    plain = tab.run(content)
+    tab.open(long, 1400)
+    sizes = [len(urlopen(page).read()) for page in (long, url)]
+    assert sizes[0] < 0.6 * sizes[1]
+    packed = "document.querySelectorAll('.packed').length"
+    tab.run("document.querySelector('#audit').scrollIntoView()")
+    tab.until(f"document.querySelectorAll('#audit .packed').length == 0 && {packed} > 0")
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    tab.until(f"{packed} == 0 && document.querySelectorAll('.scroll > script').length == 0")
+    assert tab.run(content) == plain and tab.complaints == []
 
 
 def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:

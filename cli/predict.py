@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +37,14 @@ def run_predict(run: str, arguments: Sequence[str], to: str, split: str | None) 
     from pipelines.system.progress import progress
 
     trained, counted = _trained(run, arguments, split), _Counted()
+    _refuse_place(path, getattr(trained.config.data, "path", None))
     with progress(f"scoring {trained.config.data.name}") as report:
         scores = trained.scored(progress=report) if split is None else trained.scored_split(split)
-        write_atomically(path, lambda partial: _write(counted.over(scores), partial, path.suffix))
+        try:
+            with _one_interrupt():
+                write_atomically(path, lambda partial: _write(counted.over(scores), partial, path.suffix))
+        except OSError as error:
+            raise UserError(f"--output={to} cannot be written ({error.strerror or error}).") from error
     print(f"{counted.rows:,} rows scored{_calibrated(trained)}")
     print(path)
 
@@ -64,6 +71,35 @@ class _Counted:
         for frame in frames:
             self.rows += frame.height
             yield frame
+
+
+@contextmanager
+def _one_interrupt() -> Iterator[None]:
+    """End at an interrupt by SystemExit: polars raises KeyboardInterrupt twice, the second time within the cleaning."""
+
+    def end(*_: object) -> None:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _refuse_place(path: Path, data: str | None) -> None:
+    """Refuse, before anything is scored, a file that cannot be written, and one of those that are read."""
+    if path.is_dir():
+        raise UserError(f"--output={path} is a folder: name a file.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise UserError(f"--output={path} cannot be written: {folder} is no folder.")
+    if data is not None and path.exists():
+        there = Path(data)
+        read = [there] if there.is_file() else there.parent.glob(there.name) if not there.is_dir() else there.rglob("*")
+        if any(one.samefile(path) for one in read if one.exists()):
+            raise UserError(f"--output={path} is one of the files with the rows: name another.")
 
 
 def _trained(run: str, arguments: Sequence[str], split: str | None) -> Trained:

@@ -46,7 +46,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     # Listing needs no runs, but a folder that the user named must exist.
     if not runs.exists() and (not listing or "paths.runs" in moved):
         raise UserError(
-            f"there is no folder {runs} of runs (paths.runs): make runs with `dpfest sweep experiment=comparison`, or "
+            f"there is no folder {runs} (paths.runs): make runs with `dpfest sweep experiment=comparison`, or "
             "set paths.runs to a folder of runs or to run cards."
         )
     if listing:

@@ -34,7 +34,7 @@ def run_watch(runs: str) -> None:
         while True:
             now = _found(runs)
             live.update(_drawn(now), refresh=True)
-            if not now.of("waiting", "running", "silent"):
+            if now.stands_still or not now.of("waiting", "running", "silent"):
                 return
             time.sleep(REFRESH_SECONDS)
 
@@ -57,6 +57,8 @@ def _headline(now: SweepNow) -> str:
     words = [f"{count} {status}" for status, count in counts.items() if count]
     left = now.seconds_left
     rest = f"; about {duration(left)} left" if left else ""
+    if now.stands_still:
+        rest = "; nothing is running: the sweep's own command goes on with them"
     several = "s" * (len(now.runs) != 1)
     return f"{len(now.runs)} run{several}, {duration(now.seconds)} after the start: {', '.join(words)}{rest}"
 

@@ -22,6 +22,8 @@ from reports.reading import load_runs, measured_in
 from reports.registry import chosen
 from reports.style import style
 
+__all__ = ["artifact", "frontier", "training"]
+
 
 def frontier(runs: str | Path = "runs", dataset: str | None = None) -> Figure:
     """Draw the loss of utility against the reduction of the embedding gradient, a panel for each data set.

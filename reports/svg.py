@@ -15,6 +15,7 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 _FOOTER = "data-footer"  # height of the footer that `dress` added, in the viewBox's units
 _POINTS = 72.0  # an inch
 _COORDINATES = ("d", "x", "y", "points")
+_REFERENCE = re.compile(r"^#(.+)$|url\(#([^)]+)\)")
 _LONG = re.compile(r"-?\d+\.\d{3,}")
 
 ElementTree.register_namespace("", _SVG)
@@ -64,7 +65,26 @@ def inline(svg: str, label: str, name: str | None = None) -> str:
         for child in list(parent):
             if child.get("class") == "footer":
                 parent.remove(child)
+    _shorten(root)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _shorten(root: ElementTree.Element) -> None:
+    """Remove ids that nothing refers to, and the space between elements."""
+    referred = {
+        one
+        for element in root.iter()
+        for value in element.attrib.values()
+        for found in _REFERENCE.findall(value)
+        for one in found
+    }
+    for element in root.iter():
+        if element.get("id") not in referred:
+            element.attrib.pop("id", None)
+        if not element.tag.endswith(("}text", "}tspan")):
+            element.text = (element.text or "").strip()
+            for child in element:
+                child.tail = None
 
 
 def _add_titles(group: ElementTree.Element, words: Sequence[str]) -> None:

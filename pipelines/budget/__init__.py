@@ -21,13 +21,13 @@ import numpy as np
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event, cost_alone, to_record
 from dpfest.accounting.bands import strategy
-from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.errors import UserError
 from dpfest.planning.other_samplers import TruncatedPoisson
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.privacy_plan import PrivacyPlan, plan, threshold_for
 from dpfest.planning.search import SearchPlan, plan_search
 from dpfest.planning.search_law import Search
-from dpfest.planning.seen import seen_by_map, seen_by_selection
+from dpfest.planning.seen import seen_by_map, seen_by_selection, survival
 from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
@@ -35,6 +35,9 @@ from pipelines.data.stream import Stream
 from pipelines.data.units import identifiers
 from pipelines.preprocess import dataset_folder
 from pipelines.system.files import write_json
+
+_FALSE_ROWS = 10
+"""Untouched survivors a step for which the budget names a threshold."""
 
 _LEAST_SPENT = 0.9
 """Share of a target that a remembered noise multiplier must spend: where it spends less, it was edited."""
@@ -50,6 +53,7 @@ class Budget:
         alone: the plan of a run that no search chooses.
         independent: of a plan with correlated noise, the plan of a run with independent noise.
         rows_per_example: rows of each feature that an example touches at most; None where that is unknown.
+        rows: of all tables; None where that is unknown.
     """
 
     plan: PrivacyPlan
@@ -57,6 +61,7 @@ class Budget:
     alone: PrivacyPlan | None = None
     independent: PrivacyPlan | None = None
     rows_per_example: Sequence[int] | None = None
+    rows: int | None = None
 
     def __str__(self) -> str:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
@@ -108,10 +113,24 @@ class Budget:
             assert seen.in_batch is not None
             of = f"{seen.in_batch:,.1f} of a batch" + ("" if plan.periods[0].days is None else ", in the first period")
             lines["a row is seen by the map in"] = f"{seen.in_all:,.0f} training {whose} ({of})"
+            lines |= self._untouched(sum(self.rows_per_example))
         if counted := seen_by_selection(plan, self.rows_per_example):
             of = "" if plan.periods[0].days is None else " of the days counted"
             lines["a row is seen by the selection in"] = f"{counted.in_all:,.0f} training {whose}{of}"
         return lines
+
+    def _untouched(self, rows_per_example: int) -> dict[str, str]:
+        """Return how many rows that no example touches survive a step, as the threshold decides: of all rows, or of
+        those chosen beforehand."""
+        plan, rows = self.plan, self.rows
+        if isinstance(plan.algorithm, AdaFESTPlus) and rows is not None:
+            rows = min(rows, plan.algorithm.selection.rows)
+        if rows is None or rows <= _FALSE_ROWS:
+            return {}
+        survive = rows * survival(plan, 0, rows_per_example)
+        advised = threshold_for(plan, rows=rows, false_rows=_FALSE_ROWS)
+        now = f"{survive:,.3g} of {rows:,} at algorithm.threshold={plan.algorithm.threshold:g}"
+        return {"untouched rows that survive a step": f"{now}; {_FALSE_ROWS} at {advised:.3g}"}
 
     def _accumulated(self) -> dict[str, str]:
         """Return how much noise accumulates in a row under correlated noise; of one period alone."""
@@ -181,10 +200,11 @@ def budget(config: Config) -> Budget:
         bags = [bag.most for bag in config.data.bags.values()]
         singles = (features if isinstance(features, int) else len(features)) - len(bags)
         rows_per_example = [1] * singles + bags
+    rows = None if isinstance(features, int) else sum(features)
     if not config.search.asked:
-        return Budget(alone, independent=independent, rows_per_example=rows_per_example)
+        return Budget(alone, independent=independent, rows_per_example=rows_per_example, rows=rows)
     search = search_plan([config], examples, features)
-    return Budget(search.plans[0], search, alone, rows_per_example=rows_per_example)
+    return Budget(search.plans[0], search, alone, rows_per_example=rows_per_example, rows=rows)
 
 
 def accumulated(correlated: PrivacyPlan, independent: PrivacyPlan) -> float:

@@ -262,8 +262,8 @@ class Config:
     Attributes:
         seed: seed of the initial model; ``privacy.noise_seed`` fixes the randomness of the guarantee.
         device: auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one.
-        log: where losses, batch sizes and rates go besides private/metrics.jsonl: none, csv, tensorboard or mlflow;
-            epsilon does not cover them.
+        log: where losses, batch sizes and learning rates go besides private/metrics.jsonl: none, csv, tensorboard or
+            mlflow; epsilon does not cover them.
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.

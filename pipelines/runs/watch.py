@@ -63,6 +63,11 @@ class SweepNow:
         return [run for run in self.runs if run.status in statuses]
 
     @property
+    def stands_still(self) -> bool:
+        """Whether it was interrupted, and none of its runs is running."""
+        return bool(self.of("interrupted")) and not self.of("running", "silent")
+
+    @property
     def seconds_left(self) -> float | None:
         """Estimated from the runs that have ended; None before one has."""
         ended = len(self.of("done", "failed", "interrupted"))

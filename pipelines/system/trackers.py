@@ -10,6 +10,7 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -35,6 +36,16 @@ class Tracker(Protocol):
         """Write what is not written yet."""
 
 
+def refuse_missing_package(choice: Choice) -> None:
+    """Refuse ``log=...`` whose package is not installed; importing none of it.
+
+    Raises:
+        UserError: it is not.
+    """
+    if choice in ("tensorboard", "mlflow") and find_spec(choice) is None:
+        raise UserError(f"log={choice} needs the package {choice}: pip install {choice}.")
+
+
 def tracker_of(choice: Choice, place: str | None, private: Path, name: str, settings: Metrics) -> Tracker | None:
     """Return the tracker of ``log=...``, and say what is not covered by epsilon; None without one.
 
@@ -50,30 +61,24 @@ def tracker_of(choice: Choice, place: str | None, private: Path, name: str, sett
     """
     if choice == "none":
         return None
+    refuse_missing_package(choice)
     where = place or str(private / choice)
     made: Tracker
     if choice == "csv":
         where = str(Path(place) / f"{name.replace('/', '-')}.csv") if place else str(private / "metrics.csv")
         made = _Csv(Path(where))
     elif choice == "tensorboard":
-        module = _imported("torch.utils.tensorboard", "tensorboard")
-        made = _TensorBoard(module, Path(where) / name if place else private_folder(Path(where)))
+        folder = Path(where) / name if place else private_folder(Path(where))
+        made = _TensorBoard(import_module("torch.utils.tensorboard"), folder, settings)
     else:
         where = place or f"sqlite:///{private.resolve() / 'mlflow.db'}"
-        made = _MLflow(_imported("mlflow", "mlflow"), where, private / "mlflow.txt", name, settings)
+        made = _MLflow(import_module("mlflow"), where, private / "mlflow.txt", name, settings)
     print(
-        f"log={choice} writes losses, batch sizes and rates to {where}: they are computed from training rows without "
-        "noise, and epsilon does not cover them.",
+        f"log={choice} writes losses, batch sizes and learning rates to {where}: they are computed from training rows "
+        "without noise (but for rates), and epsilon does not cover them.",
         file=sys.stderr,
     )
     return made
-
-
-def _imported(module: str, package: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UserError(f"log={package} needs the package {package}: pip install {package}.") from error
 
 
 def scalars(metrics: Metrics) -> Iterator[tuple[str, float]]:
@@ -110,14 +115,16 @@ def _lines(several: Sequence[Metrics]) -> Iterator[tuple[int, str, float]]:
 
 
 class _TensorBoard:
-    def __init__(self, module: Any, folder: Path) -> None:
-        self._module, self._folder = module, folder
+    def __init__(self, module: Any, folder: Path, settings: Metrics) -> None:
+        self._module, self._folder, self._settings = module, folder, settings
         self._writer: Any = None
 
     def begin(self, kept: Sequence[Metrics]) -> None:
         # What an earlier process wrote of steps that are taken again is hidden.
         last = max((metrics["step"] for metrics in kept), default=-1)
         self._writer = self._module.SummaryWriter(str(self._folder), purge_step=last + 1)
+        rows = (f"| {key} | `{value}` |" for key, value in flat(self._settings))
+        self._writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *rows]), last + 1)
 
     def log(self, metrics: Metrics) -> None:
         for name, value in scalars(metrics):

@@ -159,8 +159,7 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     Raises:
         UserError: the dense optimiser does not exist in torch, needs a closure, or does not know an option.
     """
-    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    tables = {layer.weight: None for layer in layers if layer.weight.requires_grad}
+    tables = _tables(model)
     dense = [p for p in model.parameters() if p.requires_grad and p not in tables]
     updates: list[torch.optim.Optimizer] = []
     if tables:
@@ -169,6 +168,18 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     if dense:
         updates.append(_dense_optimizer(config.dense, dense))
     return updates
+
+
+def learning_rates(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, float]:
+    """Return the present learning rates of :func:`optimizers`, by name."""
+    tables = _tables(model)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {f"learning_rate_{'tables' if group['params'][0] in tables else 'dense'}": group["lr"] for group in groups}
+
+
+def _tables(model: nn.Module) -> dict[torch.Tensor, None]:
+    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    return {layer.weight: None for layer in layers if layer.weight.requires_grad}
 
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], config: OptimizerConfig, done: float) -> None:

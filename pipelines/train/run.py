@@ -27,7 +27,7 @@ from pipelines.system.progress import Reporter
 from pipelines.tasks.averaging import TailAverage
 from pipelines.tasks.calibration import FIT, Calibration, Platt
 from pipelines.tasks.diverged import Diverged
-from pipelines.tasks.optimizers import optimizers, set_learning_rates
+from pipelines.tasks.optimizers import learning_rates, optimizers, set_learning_rates
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 from pipelines.train.record import Record
 
@@ -167,6 +167,7 @@ class Run:
             examples=private.examples,
             coordinates=self.size.coordinates(rows),
             rows=rows,
+            **learning_rates(self.task.model, self.optimizers),
         )
         speed = self.step * self.config.train.batch_size / max(self.record.seconds, 1e-9)
         words = [f"{speed:,.0f} examples/s", f"loss {private.loss:.4f}"]

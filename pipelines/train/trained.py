@@ -184,6 +184,10 @@ class Trained:
         clicks = self._clicks
         if data is None:
             return clicks
+        if not isinstance(data, str | Path | pl.DataFrame):
+            kind = f"{type(data).__module__.split('.')[0]} {type(data).__name__}"
+            cure = "polars.from_pandas(table)" if kind == "pandas DataFrame" else "polars.DataFrame(table)"
+            raise UserError(f"New rows are a path or a polars DataFrame, not a {kind}: give {cure}.")
         if isinstance(data, pl.DataFrame):
             if not isinstance(clicks, ColumnsConfig):
                 raise UserError(
@@ -265,9 +269,7 @@ def load(run: str | Path, *overrides: str) -> Trained:
     run = Path(run)
     release = run / RELEASE if (run / RELEASE).is_dir() else run
     if not (release / SUMMARY).is_file():
-        raise UserError(
-            f"{run} is no finished run: it has no {RELEASE}/{SUMMARY}. Give the folder that training printed."
-        )
+        raise UserError(f"{run} is no finished run: {_unfinished(run)}")
     own = run / PRIVATE / CONFIG
     settings = _read(own if own.is_file() else release / CONFIG)
     trained = typed(settings)
@@ -276,6 +278,18 @@ def load(run: str | Path, *overrides: str) -> Trained:
     for key, value in _parsed(overrides):
         _set(settings, key, value)
     return Trained(typed(settings), _read(release / SUMMARY), release / WEIGHTS, trained)
+
+
+def _unfinished(run: Path) -> str:
+    """Return why a folder is no finished run, and what to do."""
+    if not run.is_dir():
+        return "there is no such folder. Give the folder that training printed."
+    try:
+        status = _read(run / "status.json")
+    except UserError:
+        return f"it has neither {RELEASE}/{SUMMARY} nor status.json. Give the folder that training printed."
+    reason = f" ({status['reason']})" if status.get("reason") else ""
+    return f"its status is {status.get('status')}{reason}. Wait for its end, or give its command again."
 
 
 def _parsed(overrides: Sequence[str]) -> list[tuple[list[str], Any]]:

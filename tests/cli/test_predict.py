@@ -30,6 +30,7 @@ def test_new_rows_are_scored_and_evaluated(dpfest_here: Command, tmp_path: Path)
     ended = dpfest_here("evaluate", run, "--split", "train")
     assert "warning: epsilon covers the model, and no number that is computed of training rows." in ended.stderr
 
+    (tmp_path / "a.parquet").mkdir()
     for line, said in (
         (["data.path=new.parquet", "-o", "scores.txt"], "--output=scores.txt must end in .parquet or .csv."),
         (
@@ -38,7 +39,13 @@ def test_new_rows_are_scored_and_evaluated(dpfest_here: Command, tmp_path: Path)
         ),
         (["--split", "tets", "-o", "scores.csv"], "has no split 'tets'; it has train, validation, test"),
         (["data.path=no.parquet", "-o", "other.csv"], "There is no file no.parquet"),
+        (["data.path=new.parquet", "-o", "new.parquet"], "--output=new.parquet is one of the files with the rows"),
+        (["data.path=n*.parquet", "-o", "new.parquet"], "--output=new.parquet is one of the files with the rows"),
+        (["data.path=new.parquet", "-o", "a.parquet"], "--output=a.parquet is a folder: name a file."),
+        (["data.path=new.parquet", "-o", "new.parquet/a.csv"], "/new.parquet is no folder."),
+        (["data.path=new.parquet", "-o", "/proc/a.csv"], "--output=/proc/a.csv cannot be written ("),
     ):
         ended = dpfest_here("predict", run, *line)
         assert ended.returncode == 2 and said in ended.stderr, ended.stderr
     assert not (tmp_path / "other.csv").exists(), "what fails leaves nothing"
+    assert pl.read_parquet(tmp_path / "new.parquet").height == 70, "rows that are read are never written over"

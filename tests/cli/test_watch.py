@@ -45,6 +45,11 @@ def test_runs_are_counted_with_their_progress_and_reasons(dpfest_here: Command, 
     ]
     now = sweep_now(tmp_path / "runs")
     assert now is not None and _drawn(now).row_count == 3
+    for name in ("c", "d"):
+        Record("interrupted", "on request").write(records / f"{name * 12}.json")
+    headline = dpfest_here("watch").stdout.splitlines()[0]
+    rest = "2 interrupted, 2 waiting; nothing is running: the sweep's own command goes on with them"
+    assert headline.endswith(f": 1 done, 1 failed, {rest}")
 
 
 def test_a_sweep_leaves_what_watch_reads_to_its_owner_alone(dpfest_here: Command, tmp_path: Path) -> None:

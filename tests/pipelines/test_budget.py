@@ -63,6 +63,11 @@ def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path
     seen = printed["a row is seen by the map in"]
     assert seen == f"{in_batch / 0.1:,.0f} training examples ({in_batch:,.1f} of a batch)"
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
+    rows, sigma = sum(config.data.features()), float(printed["map σ1"])
+    survive = rows * ndtr(-config.algorithm.threshold / sigma)
+    untouched = printed["untouched rows that survive a step"]
+    assert untouched.startswith(f"{survive:,.3g} of {rows:,} at algorithm.threshold={config.algorithm.threshold:g}; 10 at")
+    assert rows * ndtr(-float(untouched.rpartition(" ")[2]) / sigma) == pytest.approx(10, rel=0.05)
 
 
 def test_a_search_costs_more_than_a_run_and_less_than_all_runs(tmp_path):

@@ -150,8 +150,16 @@ def test_what_cannot_be_used_is_refused(made: Callable[..., RunOutcome], tmp_pat
     run = made(*TABLE, SINGLE, "algorithm=frozen", "model.hidden=[8]")
     with pytest.raises(UserError, match=r"privacy\.epsilon=3 cannot be changed of a trained model"):
         load(run.path, "privacy.epsilon=3")
-    with pytest.raises(UserError, match=r"is no finished run: it has no release/summary\.json"):
+    with pytest.raises(UserError, match=r"is no finished run: it has neither release/summary\.json nor status\.json"):
         load(tmp_path)
+    with pytest.raises(UserError, match=r"nowhere is no finished run: there is no such folder\."):
+        load("nowhere")
+    (tmp_path / "status.json").write_text('{"status": "stopped", "reason": "on request"}')
+    with pytest.raises(UserError, match=r"its status is stopped \(on request\)\. Wait for its end, or"):
+        load(tmp_path)
+    of_pandas = type("DataFrame", (), {"__module__": "pandas.core.frame"})()
+    with pytest.raises(UserError, match=r"not a pandas DataFrame: give polars\.from_pandas\(table\)\."):
+        load(run.path).predict(of_pandas)
     with pytest.raises(UserError, match=r"the table has no column user, which data\.categorical names"):
         load(run.path).predict(clicks().drop("user"))
     with pytest.raises(UserError, match=r"There is no file nowhere\.parquet"):

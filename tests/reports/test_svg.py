@@ -52,6 +52,8 @@ def test_a_page_gets_the_panels_without_footer_and_without_rules_for_the_whole_p
     assert height[0] - height[1] == pytest.approx(72 * (3 * 0.145 + 0.1) - 72 * 0.145, abs=0.1)
     assert (part.get("role"), part.get("aria-label")) == ("img", 'A "label"')
     assert "footer" in svg.read_text() and "footer" not in inline(svg.read_text(), "")
+    assert 'id="fig0-1"' in svg.read_text() and 'id="fig0-1"' not in inline(svg.read_text(), "")  # nothing refers to it
+    assert not re.search(r">\s+<", inline(svg.read_text(), ""))
     assert "<style" not in inline(svg.read_text(), "") and 'width="288' not in inline(svg.read_text(), "")
 
 

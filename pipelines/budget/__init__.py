@@ -123,6 +123,7 @@ class Budget:
         """Return how many rows that no example touches survive a step, as the threshold decides: of all rows, or of
         those chosen beforehand."""
         plan, rows = self.plan, self.rows
+        assert isinstance(plan.algorithm, AdaFEST)
         if isinstance(plan.algorithm, AdaFESTPlus) and rows is not None:
             rows = min(rows, plan.algorithm.selection.rows)
         if rows is None or rows <= _FALSE_ROWS:

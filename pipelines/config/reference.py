@@ -83,6 +83,8 @@ def reference(name: str) -> str:
                 f"a choice of {group} sets keys that other groups and sections define: `dpfest train "
                 f"{group}={choice or 'CHOICE'} --cfg job` prints the configuration with it."
             )
+        if name in (own := {key.name: key for key in keys(Config) if "." not in key.name}):
+            return f"{own[name]}\n\n{_wrapped(_FOOTER, '')}"
         known = [*SCHEMAS, *sections(), *(f"{one}={each}" for one, choices in SCHEMAS.items() for each in choices)]
         guess = nearest(name, known)
         hint = f"did you mean {guess}?" if guess else f"there are {', '.join([*SCHEMAS, *sections()])}."

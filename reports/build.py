@@ -96,7 +96,7 @@ def build(
         OSError: the output folder cannot be written to.
     """
     artifacts, commands = chosen(only), commands or Commands()
-    with printing(beside=only is None) as printer:
+    with printing(beside=not only) as printer:
         usable, skipped = load_runs(runs)
         groups = _main_first(populations(usable), dataset, commands.profile)
         skipped += _alone(usable, groups)

@@ -90,13 +90,13 @@ class Draft:
 
 @contextmanager
 def printing(beside: bool) -> Iterator[Printer]:
-    """Yield what prints figures: a second process, beside the drawing of the next figure, or the caller."""
+    """Yield what prints figures: a process for each core, beside the drawing of the next figure, or the caller."""
     if not beside or cores() < 2:
         yield lambda figure, name: partial(_forms, figure, name)
         return
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, context) as pool:
+    with ProcessPoolExecutor(cores(), context) as pool:
         pool.submit(int)  # it imports what it needs while the runs are read
         try:
             yield lambda figure, name: pool.submit(_forms, figure, name).result

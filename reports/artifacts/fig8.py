@@ -49,7 +49,7 @@ def content(inputs: Inputs) -> Content:
         if all(setting.spread is None for setting in population.settings):  # else markers have error bars
             scale_bar(axes, population.test_error, f"± standard error of one {metric(population)}")
     panels[0].set_ylabel(f"test {metric(population)}")
-    figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2)
+    figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=0.8, handlelength=1.9)
     return Content(caption + "".join(f" {note}" for note in notes), figure, table)
 
 

@@ -211,9 +211,9 @@ class Results:
 
     @property
     def _correlated(self) -> str:
-        """What correlated noise gains DP-SGD, by data and ε; empty without such runs."""
+        """What correlated noise gains DP-SGD, by data and ε, streams apart; empty without such runs."""
         said = []
-        for group in self.groups:
+        for group in (group for group in self.groups if not group.periods):
             gains = [(e, found) for e in group.epsilons if (found := correlated.gain(group, e)) is not None]
             each = [f"{of} at ε = {number(epsilon)} ({bands} bands)" for epsilon, (bands, of) in gains]
             said += [f"{group.dataset} {', '.join(each)}"] if each else []

@@ -61,6 +61,33 @@ def test_each_epsilon_is_compared_with_its_own_independent_noise(tmp_path: Path)
     assert rows == [("1", "1", ""), ("1", "4", "+0.01"), ("8", "1", ""), ("8", "4", "−0.02")]
 
 
+def test_dp_fest_is_compared_at_equal_k_and_a_stream_by_period(tmp_path: Path) -> None:
+    for seed, moved in enumerate(SEEDS):
+        for bands in (None, 4):
+            more = {} if bands is None else {"bands": bands}
+            for k, utility in ((100, 0.8), (900, 0.9)):
+                if bands is None or k == 100:
+                    settings = {"selection": {"rows": k, "split": "joint"}} | more
+                    test = utility + moved + 0.01 * (bands is not None)
+                    write_run(tmp_path, "fest", test=test, seed=seed, settings=settings)
+            for period in (1, 6):
+                test = 0.7 + moved + 0.01 * period * (bands is not None)
+                stream = {"dataset": "nycflights_stream", "period": period}
+                write_run(tmp_path, "dpsgd", test=test, seed=seed, settings=more, **stream)
+    rows = []
+    for group in populations(load_runs(tmp_path)[0]):
+        with style():
+            content = correlated.content(Inputs([group], drawn=group))
+        assert content.table is not None
+        rows += csv.DictReader(content.table.csv().splitlines())
+    said = {(row["algorithm"], row.get("period"), row["bands"]): row["gain"][:6] for row in rows}
+    assert said == {
+        ("DP-FEST (one k)", None, "1"): "", ("DP-FEST (one k)", None, "4"): "+0.010",
+        ("DP-SGD", "1", "1"): "", ("DP-SGD", "1", "4"): "+0.010",
+        ("DP-SGD", "6", "1"): "", ("DP-SGD", "6", "4"): "+0.060",
+    }  # fmt: skip
+
+
 def test_correlated_noise_is_no_reference_of_others(tmp_path: Path) -> None:
     """What others lose is lost against DP-SGD with independent noise, whichever is better."""
     _written(tmp_path, gain=0.1)

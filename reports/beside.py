@@ -30,13 +30,13 @@ def beside(folder: Path) -> str | None:
     except Unusable:
         return None
     others = [name for name in CONTROLS if name != run.algorithm]
-    own = {name: value for name in others if (value := _own(folder.parents[1] / name, run)) is not None}
+    own = {name: words for name in others if (words := _own(folder.parents[1] / name, run)) is not None}
     published = _published(run)
-    found = {name: own.get(name, published.get(name)) for name in others if name in own or name in published}
+    found = {name: own.get(name) or f"{published[name]:.4f}" for name in others if name in own or name in published}
     if not found:
         return None if run.algorithm in CONTROLS else f"compare it with algorithm={', '.join(CONTROLS)}"
     source = "" if own.keys() == found.keys() else " (dpfest's own runs)" if not own else " (partly dpfest's own runs)"
-    return "beside it: " + ", ".join(f"{label(name)} {value:.4f}" for name, value in found.items()) + source
+    return "beside it: " + ", ".join(f"{label(name)} {words}" for name, words in found.items()) + source
 
 
 def question(run: Run, name: str) -> dict[str, Any]:
@@ -48,8 +48,9 @@ def question(run: Run, name: str) -> dict[str, Any]:
     return same | {"epsilon": run.target_epsilon, "delta": run.delta, "fidelity": run.fidelity}
 
 
-def _own(runs: Path, run: Run) -> float | None:
-    """Return the test utility of the user's run of a control that is best on validation; None without one."""
+def _own(runs: Path, run: Run) -> str | None:
+    """Return the test utility of the user's run of a control that is best on validation, and of how many; None without
+    one."""
     found = []
     for folder in runs.glob("*"):
         try:
@@ -58,7 +59,8 @@ def _own(runs: Path, run: Run) -> float | None:
             continue
         if question(other, runs.name) == question(run, runs.name):
             found.append((other.validation, other.test))
-    return max(found)[1] if found else None
+    several = f" (best of {len(found)} on validation)" * (len(found) > 1)
+    return f"{max(found)[1]:.4f}{several}" if found else None
 
 
 def _published(run: Run) -> dict[str, float]:

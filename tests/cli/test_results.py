@@ -32,9 +32,13 @@ def test_controls_stand_beside_a_run_of_the_same_data_alone(dpfest_here: Command
     found = re.search(r"AUC (\d\.\d+) on test", frozen.stdout)
     assert found is not None
 
-    fest = dpfest_here("train", *SMALL, "algorithm=fest", "algorithm.selection.rows=100", "privacy.epsilon=3")
+    line = ("train", *SMALL, "algorithm=fest", "algorithm.selection.rows=100", "privacy.epsilon=3")
+    fest = dpfest_here(*line)
     assert f"  beside it: Frozen embeddings {found[1]}\n" in fest.stdout
     assert Path(fest.stdout.splitlines()[-1]).is_dir()
+    dpfest_here("train", *SMALL, "algorithm=frozen", "privacy.epsilon=3", "optimizer.dense.learning_rate=0.1")
+    again = dpfest_here(*line).stdout
+    assert re.search(r"beside it: Frozen embeddings 0\.\d{4} \(best of 2 on validation\)\n", again), again
     other = dpfest_here("train", *SMALL, "algorithm=fest", "algorithm.selection.rows=100", "privacy.epsilon=2")
     assert "  compare it with algorithm=nonprivate, dpsgd, frozen\n" in other.stdout
 

@@ -21,7 +21,7 @@ from pipelines.system.hub import pinned
 
 Settings = Mapping[str, Any]
 
-WRITING = ("micro_batch_size", "checkpoint_every", "log_every", "save_model", "evaluate_every")
+WRITING = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 """Settings of `train` that only determine when something is written, or how a logical batch is cut to fit in memory
 (which changes sums by rounding only)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import signal
 import sys
@@ -97,7 +98,7 @@ def _refuse_place(path: Path, data: str | None) -> None:
         raise UserError(f"--output={path} cannot be written: {folder} is no folder.")
     if data is not None and path.exists():
         there = Path(data)
-        read = [there] if there.is_file() else there.parent.glob(there.name) if not there.is_dir() else there.rglob("*")
+        read = there.rglob("*") if there.is_dir() else [there, *map(Path, glob.glob(data, recursive=True))]
         if any(one.samefile(path) for one in read if one.exists()):
             raise UserError(f"--output={path} is one of the files with the rows: name another.")
 

@@ -121,7 +121,7 @@ def _of_card(file: Path, card: Card) -> Run:
     return run
 
 
-def _of_one_run(config: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+def _of_one_run(config: Settings, ledger: Settings, summary: Settings) -> None:
     try:
         refuse_disagreement(config, ledger, summary)
     except UserError as error:
@@ -192,7 +192,7 @@ def _run(path: Path, summary: Settings, config: Settings, asked: Settings, card:
     )
 
 
-def _target(config: Mapping[str, Any]) -> float | None:
+def _target(config: Settings) -> float | None:
     """Return the configured ε; None if there is no finite one."""
     try:
         return optional((config.get("privacy") or {}).get("epsilon"))
@@ -200,7 +200,7 @@ def _target(config: Mapping[str, Any]) -> float | None:
         raise Unusable(f"config.yaml is malformed (privacy.epsilon: {error})") from error
 
 
-def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) -> str | None:
+def _place(config: Settings, asked: Settings, section: str) -> str | None:
     """Return the path of data or weights: the full path if the run's private settings exist, else its last name."""
     return next((path for settings in (asked, config) if (path := (settings.get(section) or {}).get("path"))), None)
 
@@ -216,7 +216,7 @@ def _timings(file: Path) -> Timings | None:
     return None if training is None else Timings(training, evaluation, evaluated)
 
 
-def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _hyperparameters(summary: Settings, config: Settings) -> Settings:
     settings = summary.get("hyperparameters")
     if not isinstance(settings, Mapping):
         settings = {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
@@ -227,12 +227,12 @@ def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> M
     return settings
 
 
-def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def _profile(summary: Settings, config: Settings) -> str:
     profile = summary.get("profile", config.get("profile"))
     return str((profile.get("name") if isinstance(profile, Mapping) else profile) or "")
 
 
-def _material(config: Mapping[str, Any], weights: str | None) -> str:
+def _material(config: Settings, weights: str | None) -> str:
     """Return a digest of what comparable runs share: data, with the seeds of their draw and of their split, and model;
     of files and of pretrained weights not where they lie."""
     value: dict[str, Any] = {name: dict(config.get(name) or {}) for name in ("data", "model")} | {"weights": weights}
@@ -244,7 +244,7 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
     return _digest(without_nulls(value))[:8]
 
 
-def _unit(config: Mapping[str, Any]) -> str | None:
+def _unit(config: Settings) -> str | None:
     """Return the unit of privacy of a run that records one."""
     if config.get("unit") is None:
         return None

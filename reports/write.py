@@ -45,9 +45,9 @@ class Draft:
     in the order of `put`: for milliseconds, files of two reports coexist.
     """
 
-    def __init__(self, folder: Path, print: Printer = lambda figure, name: partial(_forms, figure, name)) -> None:
+    def __init__(self, folder: Path, print: Printer | None = None) -> None:
         self.folder = folder
-        self.print = print
+        self.print = print or _here
         self._files: dict[str, bytes | Callable[[], bytes]] = {}
         self._removed: list[Path] = []
 
@@ -92,7 +92,7 @@ class Draft:
 def printing(beside: bool) -> Iterator[Printer]:
     """Yield what prints figures: a process for each core, beside the drawing of the next figure, or the caller."""
     if not beside or cores() < 2:
-        yield lambda figure, name: partial(_forms, figure, name)
+        yield _here
         return
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -103,6 +103,10 @@ def printing(beside: bool) -> Iterator[Printer]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _here(figure: Drawing, name: str) -> Callable[[], dict[str, bytes]]:
+    return partial(_forms, figure, name)
 
 
 def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:

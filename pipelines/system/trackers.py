@@ -10,7 +10,6 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,14 +35,17 @@ class Tracker(Protocol):
         """Write what is not written yet."""
 
 
-def refuse_missing_package(choice: Choice) -> None:
-    """Refuse ``log=...`` whose package is not installed; importing none of it.
+def package_of(choice: Choice) -> Any:
+    """Return the module that ``log=...`` needs; None where it needs none.
 
     Raises:
-        UserError: it is not.
+        UserError: its package is not installed, or cannot be imported.
     """
-    if choice in ("tensorboard", "mlflow") and find_spec(choice) is None:
-        raise UserError(f"log={choice} needs the package {choice}: pip install {choice}.")
+    modules = {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow"}
+    try:
+        return import_module(modules[choice]) if choice in modules else None
+    except ImportError as error:
+        raise UserError(f"log={choice} needs the package {choice}: pip install {choice}.") from error
 
 
 def tracker_of(choice: Choice, place: str | None, private: Path, name: str, settings: Metrics) -> Tracker | None:
@@ -61,7 +63,7 @@ def tracker_of(choice: Choice, place: str | None, private: Path, name: str, sett
     """
     if choice == "none":
         return None
-    refuse_missing_package(choice)
+    package = package_of(choice)
     where = place or str(private / choice)
     made: Tracker
     if choice == "csv":
@@ -69,10 +71,10 @@ def tracker_of(choice: Choice, place: str | None, private: Path, name: str, sett
         made = _Csv(Path(where))
     elif choice == "tensorboard":
         folder = Path(where) / name if place else private_folder(Path(where))
-        made = _TensorBoard(import_module("torch.utils.tensorboard"), folder, settings)
+        made = _TensorBoard(package, folder, settings)
     else:
         where = place or f"sqlite:///{private.resolve() / 'mlflow.db'}"
-        made = _MLflow(import_module("mlflow"), where, private / "mlflow.txt", name, settings)
+        made = _MLflow(package, where, private / "mlflow.txt", name, settings)
     print(
         f"log={choice} writes losses, batch sizes and learning rates to {where}: they are computed from training rows "
         "without noise (but for rates), and epsilon does not cover them.",

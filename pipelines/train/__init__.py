@@ -30,7 +30,7 @@ from pipelines.select import Selection
 from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
-from pipelines.system.trackers import refuse_missing_package
+from pipelines.system.trackers import package_of
 from pipelines.train.run import Run
 
 
@@ -60,7 +60,7 @@ def make_run(config: Config, number: int | None = None, wait: bool = False) -> R
             f"search.distribution={config.search.distribution} makes several runs and releases the best: give it to "
             "dpfest sweep, with a grid."
         )
-    refuse_missing_package(config.log)
+    package_of(config.log)  # before there is a folder
     stream = prepared(config)
     directory = RunDirectory(run_folder(config, number, stream.hash))
     with directory.lock(wait):

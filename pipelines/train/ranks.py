@@ -30,7 +30,7 @@ from pipelines.runs.identity import run_folder, settings_of
 from pipelines.runs.weights import Weights
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
-from pipelines.system.trackers import refuse_missing_package
+from pipelines.system.trackers import package_of
 from pipelines.tasks.own_model import ModuleConfig
 from pipelines.train import RunOutcome, finished, prepare, warn_of_differences
 from pipelines.train.rank_run import RankRun
@@ -116,7 +116,7 @@ def _refuse(config: Config) -> None:
 
 
 def _make_run(config: Config, group: Group) -> RunOutcome | None:
-    refuse_missing_package(config.log)
+    package_of(config.log)  # before there is a folder
     first = group.rank == 0
     shared = {name: repr(value) for name, value in config.to_dict().items() if name not in ("data", *_OF_A_MACHINE)}
     group.refuse_difference({f"the settings of {name}": text for name, text in shared.items()})

@@ -31,6 +31,8 @@ def test_new_rows_are_scored_and_evaluated(dpfest_here: Command, tmp_path: Path)
     assert "warning: epsilon covers the model, and no number that is computed of training rows." in ended.stderr
 
     (tmp_path / "a.parquet").mkdir()
+    (tmp_path / "of").mkdir()
+    clicks(70).write_parquet(tmp_path / "of" / "new.parquet")
     for line, said in (
         (["data.path=new.parquet", "-o", "scores.txt"], "--output=scores.txt must end in .parquet or .csv."),
         (
@@ -41,6 +43,11 @@ def test_new_rows_are_scored_and_evaluated(dpfest_here: Command, tmp_path: Path)
         (["data.path=no.parquet", "-o", "other.csv"], "There is no file no.parquet"),
         (["data.path=new.parquet", "-o", "new.parquet"], "--output=new.parquet is one of the files with the rows"),
         (["data.path=n*.parquet", "-o", "new.parquet"], "--output=new.parquet is one of the files with the rows"),
+        (
+            ["data.path=*/new.parquet", "-o", "of/new.parquet"],
+            "--output=of/new.parquet is one of the files with the rows",
+        ),
+        (["data.path=of", "-o", "of/new.parquet"], "--output=of/new.parquet is one of the files with the rows"),
         (["data.path=new.parquet", "-o", "a.parquet"], "--output=a.parquet is a folder: name a file."),
         (["data.path=new.parquet", "-o", "new.parquet/a.csv"], "/new.parquet is no folder."),
         (["data.path=new.parquet", "-o", "/proc/a.csv"], "--output=/proc/a.csv cannot be written ("),

@@ -105,7 +105,7 @@ ENTRIES = (
     ),
     Entry(
         "correlated", "Noise that is correlated over steps", correlated.content,
-        experiment="correlated", algorithms=correlated.NAMES,
+        experiment="correlated", algorithms=correlated.NEEDED,
     ),
     Entry(
         "private_search", "The price of choosing among runs", private_search.content,

@@ -18,7 +18,7 @@ from reports.tables import Column, Table
 from reports.wording import metric, number, plural, settings_text, significant, utility
 
 RULES = ("dpsgd", "fest")
-NAMES = (*RULES, *(f"{rule}_banded" for rule in RULES))
+NEEDED = ("dpsgd", "dpsgd_banded")  # DP-FEST is drawn where it was run
 LOOKS = (("o", "solid"), ("s", (0, (4, 1.5))), ("^", (0, (1, 1.2))))
 Row = tuple[int, Setting, Difference | None, float | None, int]
 

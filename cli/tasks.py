@@ -69,10 +69,9 @@ def card(cfg: DictConfig) -> None:
     from pipelines.preprocess import prepared
 
     print(card(prepared(config), config.data.provenance))
-    from reports.reference import learnable, reference_folder
+    from reports.beside import known
 
-    reference = reference_folder()
-    if reference is not None and (results := learnable(config.data.name, reference)):
+    if results := known(config.data.name):
         print(f"dpfest's reference: {results}.")
 
 

@@ -17,6 +17,7 @@ from reports.checked import Unusable
 from reports.comparison import Population
 from reports.reading import read_run
 from reports.runs import Run
+from reports.wording import number, plural
 
 CONTROLS = ("nonprivate", "dpsgd", "frozen")
 FILE = Path(__file__).with_name("controls.json")
@@ -37,6 +38,19 @@ def beside(folder: Path) -> str | None:
         return None if run.algorithm in CONTROLS else f"compare it with algorithm={', '.join(CONTROLS)}"
     source = "" if own.keys() == found.keys() else " (dpfest's own runs)" if not own else " (partly dpfest's own runs)"
     return "beside it: " + ", ".join(f"{label(name)} {words}" for name, words in found.items()) + source
+
+
+def known(data: str, epsilon: float = 1.0) -> str | None:
+    """Return what the reference's controls reach on this data at an ε, in streams with the shortest period; None if the
+    reference does not have the data."""
+    found = [one for one in _controls() if one["data"] == data and one["question"].get("epsilon", epsilon) == epsilon]
+    if not found:
+        return None
+    period = min(one["question"]["period"] or 0 for one in found)
+    values = {one["algorithm"]: one["test"] for one in found if (one["question"]["period"] or 0) == period}
+    shown = ", ".join(f"{label(name)} {values[name]:.4f}" for name in CONTROLS if name in values)
+    periods = f" in periods of {plural(period, 'day')}" if period else ""
+    return f"test utility at ε = {number(epsilon)}{periods}: {shown}"
 
 
 def question(run: Run, name: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from reports.entry import Entry
 from reports.reading import load_runs, of_cards
 from reports.runs import Run
 from reports.tables import Column, Table
-from reports.wording import metric, number, plural, seeds_of, settings_text, signed, significant, utility
+from reports.wording import metric, number, plural, settings_text, signed, significant
 
 ALARM = 0.01
 """Probability that an artifact is reported to differ although only the seeds do."""
@@ -42,29 +42,10 @@ _EXACT = 1e-9  # equal up to rounding
 Key = tuple[Any, ...]
 
 
-LEARNT = ("frozen", "dpsgd", "nonprivate")
-"""The algorithms that bound what sparse private training can gain."""
-
-
 def reference_folder() -> Path | None:
     """Return docs/reference of these sources if it holds run cards; an installed wheel has none."""
     folder = Path(__file__).parents[1] / "docs" / "reference"
     return folder if of_cards(folder) else None
-
-
-def learnable(dataset: str, reference: Path) -> str | None:
-    """Return the best test utilities of frozen embeddings, DP-SGD and training without privacy on a dataset in the
-    reference's runs (in streams with the shortest period); None if it has no such runs."""
-    groups = populations([run for run in load_runs(reference)[0] if run.dataset == dataset])
-    for group in groups:
-        if group.fidelity == "rigorous" and group.main_epsilon is not None:
-            alone = group.at(group.periods[0]) if group.periods else group
-            best = {name: alone.best(name, group.main_epsilon) for name in LEARNT}
-            values = [f"{label(name)} {utility(s.test, s.spread)}" for name, s in best.items() if s is not None]
-            period = f" in periods of {plural(group.periods[0], 'day')}" if group.periods else ""
-            about = f"test {metric(group)} at ε = {number(group.main_epsilon)}{period}, {seeds_of(group)}"
-            return f"{about}: {', '.join(values)}"
-    return None
 
 
 @dataclass(frozen=True)

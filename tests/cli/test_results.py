@@ -67,3 +67,11 @@ def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:
     assert {row[-1] for row in shown} == {f"algorithm.selection.rows={k} seed={s}" for k in (60, 200) for s in (0, 1)}
     again = dpfest_here(*line)  # nothing is left to do
     assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-6:-1]
+
+
+def test_a_card_tells_what_the_projects_controls_reach_on_the_data() -> None:
+    number = r"0\.\d{4}"
+    controls = f"Non-private {number}, DP-SGD {number}, Frozen embeddings {number}"
+    assert re.fullmatch(f"test utility at ε = 1: {controls}", beside.known("journey") or "")
+    assert re.fullmatch(f"test utility at ε = 1 in periods of 1 day: {controls}", beside.known("names_stream") or "")
+    assert beside.known("clicks") is None

@@ -14,7 +14,7 @@ from reports import reference as module
 from reports.build import build
 from reports.comparison import Setting, populations
 from reports.reading import load_runs
-from reports.reference import ALARM, MEASURES, Pair, compare, learnable
+from reports.reference import ALARM, MEASURES, Pair, compare
 from tests.reports.synthetic import write_audit, write_cards_of, write_run
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -174,17 +174,6 @@ def test_the_reference_is_not_compared_with_itself(tmp_path: Path, reference: Pa
     for runs in (reference, reference / "flights.jsonl.xz"):
         build(runs, tmp_path / "report", only=["frontier"], reference=reference)
         assert json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["reference"] is None
-
-
-def test_what_can_be_learnt_from_a_dataset_is_told_from_the_reference(tmp_path: Path) -> None:
-    for seed, moved in enumerate((0.0, 0.002)):
-        write_run(tmp_path / "runs", "frozen", test=0.7 + moved, coordinates=0.0, seed=seed, dataset="journey")
-        write_run(tmp_path / "runs", "dpsgd", test=0.8 + moved, seed=seed, dataset="journey")
-    write_run(tmp_path / "runs", "dpsgd", test=0.9, dataset="journey", fidelity="paper")
-    cards = write_cards_of(tmp_path / "runs", tmp_path / "cards" / "all.jsonl")
-    told = "test AUC at ε = 1, seeds 0, 1: Frozen embeddings 0.7010 ± 0.0014, DP-SGD 0.8010 ± 0.0014"
-    assert learnable("journey", cards) == told
-    assert learnable("names", cards) is None
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(1040.0, "agrees"), (1060.0, "differs")])

@@ -192,6 +192,16 @@ class Population:
         return max(sum(table.rows for table in run.tables) for run in self.runs)
 
     @cached_property
+    def values(self) -> Mapping[str, Sequence[Any]]:
+        """The distinct values of each hyper-parameter over all settings."""
+        return _distinct(self.settings)
+
+    @cached_property
+    def private_values(self) -> Mapping[str, Sequence[Any]]:
+        """The distinct values of each hyper-parameter over the private settings."""
+        return _distinct([setting for setting in self.settings if setting.epsilon is not None])
+
+    @cached_property
     def vocabulary(self) -> int:
         """Rows of the largest embedding table; 0 if unknown."""
         return max((table.rows for run in self.runs for table in run.tables), default=0)
@@ -328,6 +338,17 @@ def heading(population: Population, among: Sequence[Population]) -> str:
 
     own, others = names(population), [names(other) for other in among if other is not population]
     return next((name for i, name in enumerate(own) if all(other[i] != name for other in others)), own[-1])
+
+
+def _distinct(settings: Sequence[Setting]) -> Mapping[str, Sequence[Any]]:
+    """Return the distinct values of each hyper-parameter, None where a setting lacks it."""
+    names = dict.fromkeys(name for setting in settings for name in setting.values)
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for name, known in found.items():
+        for setting in settings:
+            if (value := setting.values.get(name)) not in known:
+                known.append(value)
+    return found
 
 
 def populations(runs: Iterable[Run]) -> list[Population]:

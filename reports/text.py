@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 
 from markupsafe import Markup, escape
 from pylatexenc.latexencode import UnicodeToLatexEncoder
@@ -47,6 +48,7 @@ def latex(text: str) -> str:
     return "".join(rf"\textbf{{{_plain(part)}}}" if i % 2 else _plain(part) for i, part in enumerate(bold))
 
 
+@cache
 def _plain(text: str) -> str:
     return _LATEX.unicode_to_latex(text).replace("|", r"\ensuremath{|}")
 

@@ -98,7 +98,7 @@ def settings_text(setting: Setting, population: Population) -> str:
 
     A value that all private settings share is omitted even if training without privacy has another one.
     """
-    others = [s.values for s in population.settings if s.epsilon is not None or setting.epsilon is None]
+    values = population.values if setting.epsilon is None else population.private_values
     mechanism = setting.values.get("algorithm.selection.mechanism")
     shown = []
     for key, value in setting.values.items():
@@ -108,7 +108,7 @@ def settings_text(setting: Setting, population: Population) -> str:
         if key == "algorithm.code":  # told where there are several versions of one
             own = any(s.values.get(key) != value for s in population.settings if s.algorithm == setting.algorithm)
         # A setting that a card lacks is null: it was made before there was one.
-        varies = not key.startswith("algorithm.") and any(other.get(key) != value for other in others)
+        varies = not key.startswith("algorithm.") and any(other != value for other in values.get(key, (None,)))
         if value is not None and (own or varies):
             text = value[:8] if key == "algorithm.code" else number(value)
             shown.append(f"{_symbol(setting.algorithm, key)}={text}")

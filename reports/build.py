@@ -26,12 +26,13 @@ from reports.costs import FILE as COSTS
 from reports.costs import Costs
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
 from reports.found import Found
+from reports.frontiers import Frontier
 from reports.page import page
 from reports.published import other_data
 from reports.reading import Skipped, load_runs, measured_in
 from reports.reference import ALARM, Agreement, agreements, table
 from reports.registry import ENTRIES, chosen
-from reports.run_pages import FOLDER, run_pages
+from reports.run_pages import FOLDER, RunPage, run_pages
 from reports.runs import Run
 from reports.style import dress, style
 from reports.templates import render
@@ -111,26 +112,18 @@ def build(
         say(len(artifacts), len(artifacts) + 1, "claims and page")
         entries |= built
         ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
-        left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
         claims = register.judge(work.inputs)
         judged = register.table(claims)
         put_table(draft, "claims", judged, "The paper's claims")
-        found, curves = Found.of(claims, groups), frontiers.main(groups)
-        if curves:
-            with style():
-                drawn = frontiers.picture(curves)
-                assert drawn is not None
-                put_figure(draft, "frontiers", drawn)
-            put_table(draft, "frontiers", frontiers.table(curves), "Largest reductions")
-        else:
-            work.remove_stale("frontiers", [])
         draft.put("tables/claims.md", judged.markdown())
-        compared = None
-        if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
-            compared = agreements(ENTRIES, groups, reference)
-            put_table(draft, "reference", table(compared), "These runs and the reference's")
-        else:
-            work.remove_stale("reference", [])
+        found, curves = Found.of(claims, groups), work.frontiers()
+        itself = reference is not None and reference.resolve() in (runs.resolve(), *runs.resolve().parents)
+        compared = work.agreements(None if itself else reference)
+        pages = work.run_pages()
+        left_out = [asdict(one) for one in skipped]
+        beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
+        draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
+        draft.put("index.html", page(draft, ordered, claims, left_out, groups, pages, curves, compared))
         content = {
             "found": [list(pair) for pair in found.answers],
             "artifacts": ordered,
@@ -138,15 +131,6 @@ def build(
             "skipped": left_out,
             "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
         }
-        beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
-        draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
-        pages = run_pages(groups)
-        for one in pages:
-            draft.put(one.file, one.text())
-        for path in (report / FOLDER).glob("*.html"):
-            if path.relative_to(report).as_posix() not in {one.file for one in pages}:
-                draft.remove(path)
-        draft.put("index.html", page(draft, ordered, claims, left_out, groups, pages, curves, compared))
         if work.inputs.costs.asked:
             draft.put(COSTS, work.inputs.costs.text())
         draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -201,6 +185,39 @@ class _Work:
             "files": files,
             "variants": variants,
         }
+
+    def frontiers(self) -> list[Frontier]:
+        """Put the figure and the table of the main frontiers, which are returned, or remove those of an earlier
+        build."""
+        if curves := frontiers.main(self.inputs.populations):
+            with style():
+                drawn = frontiers.picture(curves)
+                assert drawn is not None
+                put_figure(self.draft, "frontiers", drawn)
+            put_table(self.draft, "frontiers", frontiers.table(curves), "Largest reductions")
+        else:
+            self.remove_stale("frontiers", [])
+        return curves
+
+    def agreements(self, reference: Path | None) -> list[Agreement] | None:
+        """Put the comparison with the reference's runs, which is returned, or remove that of an earlier build."""
+        if reference is None:
+            self.remove_stale("reference", [])
+            return None
+        compared = agreements(ENTRIES, self.inputs.populations, reference)
+        put_table(self.draft, "reference", table(compared), "These runs and the reference's")
+        return compared
+
+    def run_pages(self) -> list[RunPage]:
+        """Put a page of each population's runs, and remove those of an earlier build."""
+        pages = run_pages(self.inputs.populations)
+        for one in pages:
+            self.draft.put(one.file, one.text())
+        named = {one.file for one in pages}
+        for path in (self.draft.folder / FOLDER).glob("*.html"):
+            if path.relative_to(self.draft.folder).as_posix() not in named:
+                self.draft.remove(path)
+        return pages
 
     def _variant(self, entry: Entry, name: str, population: Population | None) -> dict[str, Any]:
         draft, command = self.draft, remake(entry, population, self.commands)

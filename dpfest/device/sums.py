@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dpfest.device.memory import blocks, launch, power_of_two, table, wholes
-from dpfest.gradients.factors import Factors
+from dpfest.gradients.factors import Factors, TransposedLinearFactors
 from dpfest.gradients.layers import LinearFactors
 from dpfest.gradients.tables import Survivors, locate
 
@@ -237,7 +237,7 @@ def add_squared_norms(pairs: Any, factors: Sequence[Factors], squared_norms: Ten
     plain = [
         one for one in factors
         if own and isinstance(one, LinearFactors) and one.groups is None and one.inputs.dim() == 2
-        and type(one).squared_norms is LinearFactors.squared_norms
+        and type(one) in (LinearFactors, TransposedLinearFactors)
     ]  # fmt: skip
     for layer in factors:
         if not any(layer is one for one in plain):

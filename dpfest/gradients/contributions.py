@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from dpfest import devices, kernels
 from dpfest.gradients.tables import locate
+
+_MOST_ROOT = 2.0**26  # its square, and that of anything smaller, is exact to less than one; no map has so many rows
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Contributions:
         Formal guarantee: the map's l2-sensitivity under add-or-remove-one adjacency is at most ``C1``; on a grid this
         holds for the floats themselves, since their sums are exact.
         """
+        contribution_clipping_norm = _at_most(contribution_clipping_norm)
         if selected is not None:
             sums = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
             sums[locate(selected, self.rows)[1]] = self.within(selected).clipped(contribution_clipping_norm, grid)
@@ -76,3 +81,13 @@ class Contributions:
             weight = (weight / grid).floor_().mul_(grid)
         sums = weight.new_zeros(len(self.rows))
         return sums.index_add_(0, self.row_of, weight.index_select(0, self.example))  # on a GPU bincount has no order
+
+
+def _at_most(clipping_norm: float) -> float:
+    """Return the clipping norm, or the float below it where it is the root of a whole number, rounded down.
+
+    A map of so many rows has the same norm as a float, and would count as one that needs no clipping.
+    """
+    count = round(clipping_norm**2) if clipping_norm < _MOST_ROOT else 0
+    exceeds = math.sqrt(count) == clipping_norm and Fraction(clipping_norm) ** 2 < count
+    return math.nextafter(clipping_norm, 0.0) if exceeds else clipping_norm

@@ -12,10 +12,10 @@ norm stays below ``C1``, and sums are exact in any order.
 A row that no example touches survives with the probability of a touched row of sum 0:
 ``Psi((ceil(tau / g) - 1/2) g / (sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper
 prints ``sigma_1^2 * C1^2``, which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken
-guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors). Under ``chacha20/1`` a
-row's noise is a function of its number, touched or not, and so the noise of all rows is drawn, as the law says, up to
-:data:`dpfest.noise.places.MOST_VALUES` of them: whether a row survives does not depend on the other rows. Of more,
-untouched rows are drawn by gaps.
+guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors); where most rows survive,
+the noise of all is drawn. Under ``chacha20/1`` a row's noise is a function of its number, touched or not, and so the
+noise of all rows is drawn, as the law says, up to :data:`dpfest.noise.places.MOST_VALUES` of them: whether a row
+survives does not depend on the other rows. Of more, untouched rows are drawn by gaps.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def surviving_rows(
         selected: sorted distinct rows to which the map is restricted; None for all.
 
     Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map, up
-    to the keystream and 2^-100 per row that is touched or survives (:mod:`dpfest.noise.gaussian`). An untouched row's
-    survival probability has a relative error of at most 2^-53, which adds as much to an example's privacy loss per row.
+    to the keystream and 2^-100 per row that is touched or survives (:mod:`dpfest.noise.gaussian`). Where untouched rows
+    are drawn by gaps, the probability that one survives is at most 1/2; it and that of the opposite have a relative
+    error of at most 2^-53, which adds as much to an example's privacy loss per row.
     """
     if selected is not None:
         rank, inside = locate(selected, touched)
@@ -69,14 +70,15 @@ def surviving_rows(
             rank[inside], sums[inside], stream, universe=len(selected), threshold=threshold, deviation=deviation
         )
         return selected[chosen]
-    if stream.placed and universe <= MOST_VALUES and math.isfinite(threshold):
-        parts = devices.serving(touched)
+    probability = survival_probability(threshold, deviation)
+    placed = stream.placed and universe <= MOST_VALUES
+    if math.isfinite(threshold) and (placed or probability > 1 / 2):
+        parts = devices.serving(touched) if placed else None
         of_all = parts.surviving_rows if parts else _noised_everywhere
         return of_all(touched, sums, stream, universe, threshold, deviation)
     noised = sums.clone()
     add_gaussian(noised, stream, deviation, MapPlaces(touched))
     kept = touched[noised >= threshold]
-    probability = survival_probability(threshold, deviation)
     extra = untouched_survivors(touched.cpu().numpy(), universe, probability, stream)
     if len(extra) == 0:
         return kept

@@ -6,6 +6,7 @@ Chi-square and normal tests with fixed seeds; each accepting test would raise a 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -138,15 +139,18 @@ def test_clipped_contributions_by_hand() -> None:
 
 def test_a_clipped_map_on_the_grid_has_a_norm_of_at_most_c1_and_exact_sums() -> None:
     """In exact arithmetic; and examples in another order give the same floats."""
-    norm, grid, examples = 0.7, gaussian_grid(0.7 * 1.3), 40
+    grid, examples = gaussian_grid(0.7 * 1.3), 40
     generator = np.random.default_rng(0)
     example = np.repeat(np.arange(examples), np.arange(1, examples + 1))
     rows = np.concatenate([generator.choice(50, size=n, replace=False) for n in range(1, examples + 1)])
-    for n in range(1, examples + 1):
+    # By the float root of 26, which is rounded down, a map of 26 rows would not be clipped; that of 28 is rounded up.
+    for norm, n in product((0.7, 1.0, 26**0.5, 28**0.5), range(1, examples + 1)):
         alone = Contributions(torch.arange(n), torch.arange(n), torch.zeros(n, dtype=torch.int64), 1)
         values = alone.clipped(norm, grid).tolist()
         assert sum(Fraction(value) ** 2 for value in values) <= Fraction(norm) ** 2
-        assert all((value / grid).is_integer() and value > norm / n**0.5 - 2 * grid for value in values)
+        assert all((value / grid).is_integer() and value > min(norm / n**0.5, 1) - 2 * grid for value in values)
+        assert n > Fraction(norm) ** 2 or values == [1.0] * n
+    norm = 0.7
     order = generator.permutation(len(rows))
     maps = [
         Contributions(torch.arange(50), torch.from_numpy(rows[at]), torch.from_numpy(example[at]), examples)
@@ -170,6 +174,16 @@ def test_an_untouched_row_survives_as_often_as_a_touched_one_of_sum_zero() -> No
         assert stats.binomtest(survived, 400_000, survival_probability(threshold, deviation)).pvalue > FALSE_ALARM
     assert survival_probability(36.0, 1.0) == pytest.approx(stats.norm.sf(36.0), rel=1e-4)
     assert survival_probability(-np.inf, 1.0) == 1 and survival_probability(np.inf, 1.0) == 0
+
+
+def test_where_most_rows_survive_every_row_has_noise_of_its_own() -> None:
+    """Below -8.3 deviations the float probability of survival is 1: gaps would never leave an untouched row out, which
+    a touched row of the same sum can be."""
+    assert survival_probability(-9.0, 1.0) == 1.0
+    none = torch.empty(0, dtype=torch.int64)
+    for threshold in (-9.0, -0.5, 0.0):
+        kept = surviving_rows(none, none.double(), stream(), universe=5_000, threshold=threshold, deviation=1.0)
+        assert kept.tolist() == np.flatnonzero(gaussian(stream(), 5_000, 1.0) >= threshold).tolist()
 
 
 def test_no_threshold_keeps_every_row_and_an_infinite_one_none() -> None:

@@ -109,6 +109,6 @@ class Found:
         said = "".join(answer for _, answer in self.answers)
         meaning = {
             AS_TRIED: "settings that were not tried could change the answer",
-            ALONE: "shown on its own, but not if all verdicts of the register share 5% (Holm)",
+            ALONE: "shown alone, but not after correction for all verdicts of the register (Holm, 5%)",
         }
         return ". ".join(f"{mark}: {words}" for mark, words in meaning.items() if mark in said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -89,5 +88,6 @@ def _at_most(clipping_norm: float) -> float:
     A map of so many rows has the same norm as a float, and would count as one that needs no clipping.
     """
     count = round(clipping_norm**2) if clipping_norm < _MOST_ROOT else 0
-    exceeds = math.sqrt(count) == clipping_norm and Fraction(clipping_norm) ** 2 < count
+    over, under = clipping_norm.as_integer_ratio() if count else (0, 1)
+    exceeds = math.sqrt(count) == clipping_norm and over**2 < count * under**2
     return math.nextafter(clipping_norm, 0.0) if exceeds else clipping_norm

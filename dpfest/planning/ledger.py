@@ -32,8 +32,8 @@ class BudgetExceeded(UserError, RuntimeError):
 class Ledger:
     """Counts events against a target; ``PrivacyPlan.ledger`` creates one with the plan's events.
 
-    Formal guarantee: if every access to the training data is preceded by the ``spend`` of an event that dominates it,
-    everything released is (target_epsilon, delta)-DP under add-or-remove-one adjacency: ``spend`` raises before the
+    Formal guarantee: if everything that is released of training data follows the ``spend`` of an event that dominates
+    it, all of it is (target_epsilon, delta)-DP under add-or-remove-one adjacency: ``spend`` raises before the
     composition of what any one example pays for (see ``dpfest.accounting.accountant``) exceeds the target. Under
     fidelity ``paper`` the epsilon compared with the target is the paper's claim, not a proven one.
 
@@ -102,7 +102,7 @@ class Ledger:
         return event is not None and self._spent[replace(event, count=1)] > 0
 
     def spend(self, event: Event) -> None:
-        """Record one more event, before the data is accessed.
+        """Record one more event, before anything that may be released is computed from the data.
 
         Raises:
             BudgetExceeded: it would exceed the target; nothing is recorded then.

@@ -73,4 +73,5 @@ class Family:
 
     def _scaled(self, member: int) -> list[Event]:
         share = 2.0 ** (-member / _A_DOUBLING)
-        return [replace(event, noise_multiplier=(event.noise_multiplier or 0.0) * share) for event in self.events]
+        costs = map(accountant.cost_alone, self.events)
+        return [replace(cost, noise_multiplier=(cost.noise_multiplier or 0.0) * share) for cost in costs]

@@ -2,7 +2,7 @@
 
 ::
 
-    status.json        running, stopped, done or failed; independent of the data
+    status.json        running, stopped, done or failed, which can depend on the data: it is not released
     release/           exists, complete, exactly when the run is done: config.yaml, ledger.json, summary.json,
                        MODEL_CARD.md, SHA256SUMS, and model.safetensors unless train.save_model is false; see
                        pipelines.runs.release

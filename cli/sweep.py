@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,11 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
         return 0
     if todo:
         _refuse_unwritable(todo[0].config.paths.runs)
-        return _follow(run_all(todo, fail_fast), planned.runs, len(todo))
+        try:
+            return _follow(run_all(todo, fail_fast), planned.runs, len(todo))
+        except KeyboardInterrupt:
+            print("Interrupted before a run had started. The same command begins again.", file=sys.stderr)
+            return 130
     _print_best(planned.runs)
     return 0
 
@@ -171,6 +176,8 @@ def _follow(ended: Iterator[Outcome], planned: Sequence[PlannedRun], count: int)
     words = [f"{len(group)} {status}" for status, group in by_status.items() if group]
     _print_best(planned)
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
+    if by_status["interrupted"] or not_started:
+        print("The same command goes on with what is left.")
     for outcome in by_status["failed"]:
         print(f"failed: {outcome.run}: {outcome.reason}")
         print(f"        dpfest train {shlex.join(outcome.run.overrides)}    (log: {log_file(outcome.run)})")

@@ -39,6 +39,7 @@ from dpfest.noise.key import NoiseKey
 from dpfest.planning.search import SearchPlan
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
+from pipelines.data.identity import data_hash
 from pipelines.data.stream import Stream
 from pipelines.preprocess import prepared
 from pipelines.runs.directory import RunDirectory
@@ -230,7 +231,7 @@ class PrivateSearch:
         weights = None if summary["tensors"] is None else Weights(summary["tensors"], copy)
         timings = json.loads((best.folder / PRIVATE / "timings.json").read_text(encoding="utf-8"))
         with directory.lock(wait=True):
-            directory.write_config(asked)
+            directory.write_config(asked, data_hash(self._first.data))
             directory.finish(settings, ledger, summary, weights, timings)
         return directory.path
 

@@ -21,7 +21,8 @@ from typing import Any
 from dpfest.errors import UserError
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
-from pipelines.runs.release import WEIGHTS, run_folders
+from pipelines.runs.directory import DATA_HASH
+from pipelines.runs.release import PRIVATE, WEIGHTS, run_folders
 from pipelines.system.checksum import check_sums
 from pipelines.system.memory import uncollected
 from pipelines.system.plain import visible
@@ -100,11 +101,21 @@ def read_run(folder: Path) -> Run:
     _require_done(folder)
     _refuse_damaged(folder / "release")
     summary = json_file(folder / "release" / "summary.json")
-    config, private = settings_file(folder / "release" / "config.yaml"), folder / "private" / "config.yaml"
+    config, private = settings_file(folder / "release" / "config.yaml"), folder / PRIVATE / "config.yaml"
     asked = settings_file(private) if os.access(private, os.R_OK) else {}  # it is missing, or its owner's alone
     run = _whole(folder, summary, config, asked)
     _of_one_run(config, json_file(folder / "release" / "ledger.json"), summary)
-    return replace(run, timings=_timings(folder / "private" / "timings.json"))
+    if run.source is not None and (rows := _rows(folder / PRIVATE / DATA_HASH)):  # a file of one name may have changed
+        run = replace(run, material=_digest([run.material, rows])[:8])
+    return replace(run, timings=_timings(folder / PRIVATE / "timings.json"))
+
+
+def _rows(file: Path) -> str | None:
+    """Return the hash of what determines a run's rows; None if it is not there, or its owner's alone."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return None
 
 
 def _refuse_damaged(release: Path) -> None:
@@ -266,4 +277,5 @@ def _require_done(folder: Path) -> None:
     state = status.get("status", status.get("state"))
     if state != "done":
         why = status.get("reason") or status.get("error")
+        why = f"{why}; its folder may be deleted" if why and state == "failed" else why
         raise Unusable(f"its status is {state}" + (f": {why}" if why else ""))

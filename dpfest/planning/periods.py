@@ -38,7 +38,10 @@ def periods_of(examples: int | Sequence[int], length: int | None, batch_size: in
         if length is not None:
             raise UserError(f"period={length} applies to streams only: give examples= as a list, one number per day.")
         if batch_size > whole_number("examples", examples):
-            raise UserError(f"batch_size={batch_size} must lie between 1 and the {examples} training examples.")
+            raise UserError(
+                f"batch_size={batch_size} must lie between 1 and the {examples} training examples (or units of "
+                "privacy, where one is set)."
+            )
         return [Period(int(examples), 0)]
     if not isinstance(examples, list | tuple) or not all(isinstance(day, Integral) for day in examples):
         kind = type(examples).__name__

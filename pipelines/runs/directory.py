@@ -7,6 +7,7 @@
                        MODEL_CARD.md, SHA256SUMS, and model.safetensors unless train.save_model is false; see
                        pipelines.runs.release
     private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
+                       data_hash, of all that determines its rows;
                        state.pt, which holds the noise key until the run is done, and shards-*/ (over ranks);
                        metrics.jsonl (losses and batch sizes), and what `log` makes of it; timings.json; failure.txt,
                        and of other ranks failure-<rank>.txt
@@ -53,6 +54,9 @@ from pipelines.system.trackers import Tracker, tracker_of
 
 SHARDS = "shards-"
 """Beginning of the names of folders in ``private/`` that hold a checkpoint's shards."""
+
+DATA_HASH = "data_hash"
+"""File in ``private/``: the hash of all that determines the run's rows."""
 
 _REASONS = {
     "stopped": "stopped on request; the same command resumes from the last checkpoint",
@@ -104,8 +108,8 @@ class RunDirectory:
             lock.release()
 
     @contextmanager
-    def recording(self, settings: dict[str, Any]) -> Iterator[None]:
-        """Record the run's settings, that it is running, and its outcome: stopped, or failed and why.
+    def recording(self, settings: dict[str, Any], data_hash: str) -> Iterator[None]:
+        """Record the run's settings and data, that it is running, and its outcome: stopped, or failed and why.
 
         :meth:`finish` records that it is done.
         """
@@ -113,7 +117,7 @@ class RunDirectory:
         self._tracker = tracker_of(
             settings["log"], settings["paths"]["log"], self.private, name, released_settings(settings)
         )
-        self.write_config(settings)
+        self.write_config(settings, data_hash)
         self.write_status("running")
         try:
             yield
@@ -142,10 +146,14 @@ class RunDirectory:
             raise UserError(f"{path} is not a summary: delete {self.path}.")
         return summary
 
-    def write_config(self, config: dict[str, Any]) -> None:
-        """Write the run's resolved settings."""
-        text = yaml.safe_dump(config, sort_keys=False)
-        write_atomically(self.private / CONFIG, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
+    def write_config(self, config: dict[str, Any], data_hash: str) -> None:
+        """Write the run's resolved settings, and the hash of its data."""
+        self._write(CONFIG, yaml.safe_dump(config, sort_keys=False))
+        self._write(DATA_HASH, data_hash)
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file of ``private/``."""
+        write_atomically(self.private / name, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
 
     def config(self) -> dict[str, Any]:
         """Return the settings with which the run was last started; empty if they cannot be read."""
@@ -165,8 +173,7 @@ class RunDirectory:
         self.write_status("failed")
 
     def _write_failure(self, error: BaseException, name: str) -> None:
-        text = f"{type(error).__name__}: {error}\n"
-        write_atomically(self.private / name, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
+        self._write(name, f"{type(error).__name__}: {error}\n")
 
     def log_metrics(self, record: dict[str, Any]) -> None:
         """Append a line of metrics."""

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -60,6 +61,8 @@ class Child:
         self.connection, theirs = context.Pipe()
         own = (theirs, function, arguments, log, threads, memory)
         self._process = context.Process(target=_main, args=own, daemon=daemon)
+        with _ignored(signal.SIGINT):  # by the server, which a terminal's Ctrl-C would reach while it imports
+            forkserver.ensure_running()
         self._process.start()
         theirs.close()
 
@@ -166,7 +169,10 @@ class StopRequest:
                 raise SystemExit(128 + number)
             return
         self._signal, self._since = number, time.monotonic()
-        print("Stopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
+        print(
+            "Stopping after this step; the same command goes on from there. Once more to stop at once.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
     def exit_if_requested(self) -> None:
         """Raise SystemExit with the shell's code for the signal, if there was one."""
@@ -204,6 +210,19 @@ def sigterm_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _ignored(number: signal.Signals) -> Iterator[None]:
+    """Ignore a signal, in the main thread, and so in the processes that are started meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 def output_to(log: Path, anew: bool = True) -> None:
     """Send standard output and error of this process to a file, readable by its owner alone, from now on.
 
@@ -233,6 +252,7 @@ def _main(
     memory: int | None,
 ) -> None:
     os.setpgrp()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if log is not None:
         output_to(log)

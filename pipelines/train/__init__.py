@@ -70,7 +70,7 @@ def make_run(config: Config, number: int | None = None, wait: bool = False) -> R
             warn_of_differences(directory, config)
             return RunOutcome(directory.path, summary, skipped=True)
         settings = settings_of(config)
-        with directory.recording(settings), stop_requests() as stop:
+        with directory.recording(settings, stream.hash), stop_requests() as stop:
             summary = train(config, settings, prepare(config, stream, number), directory, stop)
     return RunOutcome(directory.path, summary, skipped=False)
 

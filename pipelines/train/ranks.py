@@ -135,7 +135,7 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
             warn_of_differences(directory, config)
             return RunOutcome(directory.path, summary, skipped=True)
         settings = settings_of(config)
-        with directory.recording(settings), stop_requests() as own:
+        with directory.recording(settings, stream.hash), stop_requests() as own:
             with _first(group):  # calibrations and selections are found again
                 schedule = prepare(config, stream) if first else None
             schedule = schedule or prepare(config, stream)
@@ -188,7 +188,7 @@ class _Onlooker(RunDirectory):
         """Rank 0 holds the lock for all."""
         yield
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: dict[str, Any], data_hash: str) -> None:
         """Leave it to rank 0, as all that follows."""
 
     def write_status(self, status: str) -> None:

@@ -14,6 +14,7 @@ epsilon covers the training rows whatever is scored.
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -271,7 +272,7 @@ def load(run: str | Path, *overrides: str) -> Trained:
     if not (release / SUMMARY).is_file():
         raise UserError(f"{run} is no finished run: {_unfinished(run)}")
     own = run / PRIVATE / CONFIG
-    settings = _read(own if own.is_file() else release / CONFIG)
+    settings = _read(own if os.access(own, os.R_OK) else release / CONFIG)  # another user's is not readable
     trained = typed(settings)
     if not (release / WEIGHTS).is_file():
         raise UserError(f"{run} kept no weights: train it with train.save_model=true.")

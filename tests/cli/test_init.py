@@ -105,6 +105,8 @@ def test_a_proposal_says_what_it_chose_and_what_that_means(dpfest_here: Command,
         (["unlabelled.csv"], "No column holds 0 and 1, or true and false, in every row: name the label with --label"),
         (["both.csv"], "Several columns could be the label (a, b): choose one with --label."),
         (["numbers.csv"], "No column looks like a category"),
+        (["words.csv"], "(clicked holds no, yes): a label is 1 or 0, or true or false, in every row"),
+        (["words.csv", "--label", "clicked"], "The label clicked holds no, yes: a label is 1 or 0"),
     ],
 )
 def test_what_cannot_be_proposed_is_refused(dpfest_here: Command, here: Path, arguments: list[str], said: str) -> None:
@@ -113,11 +115,18 @@ def test_what_cannot_be_proposed_is_refused(dpfest_here: Command, here: Path, ar
     (here / "empty.csv").touch()
     (here / "unlabelled.csv").write_text("user_id,price\n1,2.5\n2,3.5\n1,1.5\n")
     (here / "both.csv").write_text("user_id,a,b\n1,0,1\n2,1,0\n1,1,1\n")
+    (here / "words.csv").write_text("shop,clicked\na,yes\nb,no\na,no\n")
     (here / "numbers.csv").write_text("clicked,price\n1,2.5\n0,3.5\n1,1.5\n")
     ended = dpfest_here("init", *arguments)
     assert ended.returncode == 2 and said in ended.stderr
     assert (here / "conf" / "data" / "taken.yaml").read_text() == "name: mine\n"
     assert not [path for path in (here / "conf" / "data").iterdir() if path.name != "taken.yaml"]
+
+
+def test_a_folder_of_somebody_else_is_refused(dpfest_here: Command, here: Path) -> None:
+    (here / "conf").touch()  # no user may write into it
+    ended = dpfest_here("init", "clicks.parquet", "--label", "rating > 3")
+    assert ended.returncode == 2 and "clicks.yaml cannot be written (Not a directory): start dpfest in" in ended.stderr
 
 
 def test_force_replaces(dpfest_here: Command, here: Path) -> None:

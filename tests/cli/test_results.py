@@ -12,6 +12,7 @@ import pytest
 from reports import beside
 from reports.reading import load_runs
 from tests.cli.conftest import Command
+from tests.reports.synthetic import write_run
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -51,6 +52,19 @@ def test_the_projects_own_controls_stand_beside_a_run_that_answers_the_same_ques
     assert set(found) == set(beside.CONTROLS) and 0.7 < found["frozen"] < found["dpsgd"] < found["nonprivate"] < 1
     assert set(beside._published(replace(run, target_epsilon=2.0))) == {"nonprivate"}
     assert beside._published(replace(run, material="another")) == {}
+
+
+def test_runs_on_a_file_that_has_changed_since_are_no_controls(tmp_path: Path) -> None:
+    """Equal settings and as many examples; nor do they share a figure. A released run tells nothing of its rows."""
+    for name, rows in (("dpsgd", "one"), ("frozen", "other"), ("fest", "one"), ("nonprivate", None)):
+        folder = write_run(tmp_path, name, test=0.7, dataset="clicks", data={"path": "clicks.csv"})
+        if rows is not None:
+            (folder / "private").mkdir(exist_ok=True)
+            (folder / "private" / "data_hash").write_text(rows)
+    (fest,) = (tmp_path / "clicks" / "fest").iterdir()
+    assert beside.beside(fest) == "beside it: DP-SGD 0.7000"
+    runs, _ = load_runs(tmp_path)
+    assert len({run.material for run in runs}) == 3
 
 
 def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:

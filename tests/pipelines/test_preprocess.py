@@ -181,7 +181,7 @@ def test_a_split_too_small_for_an_auc_is_named(tmp_path: Path, capsys: pytest.Ca
     ]
     run(CriteoKaggleConfig(path=path, split=SplitConfig(0.5, 0.5, 0.0)), tmp_path / "data")
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert "warning: validation holds too few rows (1, of which 0 have label 1)" in said
+    assert "warning: validation holds too few rows (1, all with label 0)" in said
 
 
 @pytest.mark.parametrize(

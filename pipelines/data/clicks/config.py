@@ -117,8 +117,14 @@ class ClickConfig(DataConfig):
             if self.is_stream or not share or 0 < counts["positives"] < counts["rows"]:
                 continue
             rows, positives = counts["rows"], counts["positives"]
-            held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
+            held = f"too few rows ({rows:,}, all with label {int(positives > 0)})" if rows else "no row"
             warnings.append(f"{part} holds {held}: its AUC will be unknown. Use more data, or {self.more_rows(part)}.")
+        train = day.description["splits"].get("train")
+        if not self.is_stream and train and train["rows"] and train["positives"] in (0, train["rows"]):
+            label = int(train["positives"] > 0)
+            warnings.append(
+                f"all {train['rows']:,} training rows have label {label}: there is nothing to learn from them."
+            )
         return warnings
 
     def more_rows(self, part: str) -> str:

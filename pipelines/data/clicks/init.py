@@ -45,9 +45,15 @@ def init(
     if target.exists() and not force:
         raise UserError(f"{target} exists: edit it, or replace it with --force, or give another --name.")
     proposal = propose(_sample(files), sum(map(rows_of, files)), label, typed=not is_text(files[0]))
-    target.parent.mkdir(parents=True, exist_ok=True)
     text = yaml(proposal, name, path)
-    write_atomically(target, lambda partial: partial.write_text(text, encoding="utf-8"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, lambda partial: partial.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{target} cannot be written ({error.strerror}): start dpfest in a folder that is yours, with the path of "
+            "the table from there."
+        ) from error
     return proposal, target
 
 

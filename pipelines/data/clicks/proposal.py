@@ -18,6 +18,10 @@ from dpfest.errors import UserError
 
 LABEL, CATEGORICAL, NUMERIC, OUT = "label", "categorical", "numeric", "left out"
 
+_REMEDY = (
+    "a label is 1 or 0, or true or false, in every row, and both occur. Write words as 1 and 0, leave out rows without "
+    'a label, or compare a number, as in --label "rating > 3".'
+)
 _LABELS = re.compile(r"(?:is_?)?(?:click(?:ed|s)?|label|target|y|convert(?:ed)?|conversion|purchased?|bought|response)")
 _IDENTIFIES = re.compile(r"(?:^|[_ .-])(?:id|ids|code|zip|zipcode|postcode|sku|isbn|hash|type|hour|weekday|month|dow)$")
 _UNITS = re.compile(
@@ -106,6 +110,8 @@ def propose(sample: pl.DataFrame, rows: int, label: str | None = None, typed: bo
     choices = []
     for column in columns:
         if column.name == named:
+            if of_label == named and not _is_binary(column, both=False):  # of a sample, maybe
+                raise UserError(f"The label {named} holds {_held(column)}: {_REMEDY}")
             why = "as you said" if label else "0 or 1 in every row" if of_label == named else "a rating"
             choices.append(Choice(column.name, _type(column), LABEL, of_label, why))
         else:
@@ -135,17 +141,23 @@ def _label(columns: Sequence[pl.Series]) -> str:
     held = "; ".join(f"{column.name} holds {_held(column)}" for column in named)
     raise UserError(
         "No column holds 0 and 1, or true and false, in every row"
-        + (f" ({held}: leave out rows without a label)" if named else "")
-        + ': name the label with --label, as in --label clicked or --label "rating > 3".'
+        + (
+            f" ({held}): {_REMEDY}"
+            if named
+            else ': name the label with --label, as in --label clicked or --label "rating > 3".'
+        )
     )
 
 
-def _is_binary(column: pl.Series) -> bool:
+def _is_binary(column: pl.Series, both: bool = True) -> bool:
     if column.null_count():
         return False
-    if column.dtype == pl.String:
-        return set(column.unique()) == {"0", "1"}
-    return column.dtype == pl.Boolean or (column.dtype.is_numeric() and set(column.unique()) == {0, 1})
+    if column.dtype == pl.Boolean:
+        return True
+    if not (column.dtype == pl.String or column.dtype.is_numeric()):
+        return False
+    values, binary = set(column.unique()), {"0", "1"} if column.dtype == pl.String else {0, 1}
+    return values == binary or (values < binary and not both)
 
 
 def _held(column: pl.Series) -> str:

@@ -96,7 +96,7 @@ class Label:
             whole = column.to_numpy()
             if not (whole & ~1).any():  # nothing but 0 and 1
                 return whole
-        values = numbers(column)
+        values = numbers(column, "write a label as 1 or 0, or true or false")
         refuse_first(np.isnan(values), column, "has no value, and every row needs a label: leave such rows out")
         if self.comparison is not None:
             return _COMPARISONS[self.comparison](values, self.number).astype(np.int64)
@@ -167,7 +167,7 @@ def transformed(
     return out
 
 
-def numbers(column: pl.Series) -> NDArray[np.float64]:
+def numbers(column: pl.Series, cure: str = "correct it, or leave it empty") -> NDArray[np.float64]:
     """Return the numbers of a column, true as 1 and false as 0, missing ones as NaN, shape [n].
 
     Raises:
@@ -180,7 +180,7 @@ def numbers(column: pl.Series) -> NDArray[np.float64]:
         words = column.str.to_lowercase().replace_strict({"true": 1.0, "false": 0.0}, default=None)
         values = values.fill_null(words.cast(pl.Float64))
         wrong = values.is_null() & (column.fill_null("") != "")
-        refuse_first(wrong.to_numpy(), column, "is {}, which is no number: correct it, or leave it empty")
+        refuse_first(wrong.to_numpy(), column, f"is {{}}, which is no number: {cure}")
     return values.fill_null(np.nan).to_numpy()  # ten times as fast as to_numpy of missing values
 
 
@@ -232,7 +232,11 @@ def identifiers(column: pl.Series) -> NDArray[np.int64]:
         BadValueError: a value is missing.
     """
     text = column.cast(pl.String).fill_null("")
-    refuse_first((text == "").to_numpy(), column, "has no value, and a unit of privacy needs one in every row")
+    refuse_first(
+        (text == "").to_numpy(),
+        column,
+        "has no value, and a unit of privacy needs one in every row: write one, or take the column out of data.unit",
+    )
     whole = column.cast(pl.Int64) if column.dtype in _INTEGERS else _whole_numbers(text)
     if not whole.null_count():
         return whole.to_numpy()

@@ -40,7 +40,7 @@ def files_of(place: str) -> list[Path]:
     elif path.is_file():
         files = [path]
     elif not glob.has_magic(place):
-        raise UserError(f"There is no file {place}: set data.path to a file, a folder or a pattern of files.")
+        raise UserError(f"There is no file {place}: give a file, a folder or a pattern of files (data.path).")
     elif not (files := sorted(Path(one) for one in glob.glob(place, recursive=True) if Path(one).is_file())):
         raise UserError(f"data.path={place} is a pattern that no file fits: quote it for the shell, and correct it.")
     endings = [_ending(file) for file in files]
@@ -101,7 +101,7 @@ def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, f
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(path, error, done) from error
     if not done:
-        raise UserError(f"{path} holds no row: remove it, or write it again.")
+        raise UserError(f"{path} holds no row of values: leave it out, or write it again.")
 
 
 def _slices(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:

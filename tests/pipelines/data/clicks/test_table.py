@@ -465,9 +465,19 @@ def refused(config: TableConfig, folder: Path) -> str:
     return str(raised.value)
 
 
+def test_rows_of_one_label_are_named_and_words_for_labels_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(of(written(tmp_path, clicks().with_columns(clicked=pl.lit(True)))), tmp_path / "data")
+    assert re.search(r"warning: all \d+ training rows have label 1: there is nothing to learn", capsys.readouterr().err)
+    words = written(tmp_path, clicks().with_columns(clicked=pl.lit("yes")), "words.csv")
+    said = refused(of(words), tmp_path / "words")
+    assert "clicked is 'yes', which is no number: write a label as 1 or 0, or true or false" in said
+
+
 def test_files_that_are_not_there_or_no_table_are_refused(tmp_path: Path) -> None:
     assert refused(of(tmp_path / "no.csv"), tmp_path).startswith(
-        f"There is no file {tmp_path}/no.csv: set data.path to"
+        f"There is no file {tmp_path}/no.csv: give a file, a folder or a pattern"
     )
     assert "is a pattern that no file fits" in refused(of(tmp_path / "*.csv"), tmp_path)
     folder = tmp_path / "folder"
@@ -563,7 +573,7 @@ def test_files_that_are_empty_or_damaged_are_refused(tmp_path: Path) -> None:
     assert refused(of(empty), tmp_path) == f"{empty} is empty: it needs a line of column names, and rows."
     for name in ("none.csv", "none.parquet", "none.arrow"):
         path = written(tmp_path, frame[:0], name)
-        assert refused(of(path), tmp_path) == f"{path} holds no row: remove it, or write it again."
+        assert refused(of(path), tmp_path) == f"{path} holds no row of values: leave it out, or write it again."
     for name in ("clicks.parquet", "clicks.arrow", "clicks.csv.gz"):
         path = written(tmp_path, frame, name)
         path.write_bytes(path.read_bytes()[:-200])

@@ -12,15 +12,21 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
-from pipelines.config.settings import typed
+from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset
-from pipelines.preprocess import preprocess
-from pipelines.select import select
+from pipelines.preprocess import prepared, preprocess
+from pipelines.select import Selection, select
 from pipelines.system.files import partial_of
 
 
 def _said(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, Dataset]:
-    settings = typed(
+    settings = _config(tmp_path, *more)
+    select(settings)
+    return capsys.readouterr().err.splitlines()[-1], Dataset.open(preprocess(settings))
+
+
+def _config(tmp_path: Path, *more: str) -> Config:
+    return typed(
         Composer().compose(
             [
                 "profile=smoke",
@@ -34,8 +40,6 @@ def _said(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tup
             ]
         )
     )
-    select(settings)
-    return capsys.readouterr().err.splitlines()[-1], Dataset.open(preprocess(settings))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,16 @@ def test_the_cost_alone_is_what_dp_accounting_says(
     assert found is not None and said in words and "composes that with its steps" in words
     assert float(found[1]) == pytest.approx(wanted, rel=1e-3)
     assert float(found[2]) == pytest.approx(1 / dataset.examples, rel=1e-2)
+
+
+@pytest.mark.parametrize(("rows", "said"), [(519, False), (600, True)])
+def test_a_selection_of_all_rows_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int, said: bool
+) -> None:
+    config = _config(tmp_path, f"algorithm.selection.rows={rows}")
+    assert len(Selection(config, prepared(config)).rows(range(1))) == min(rows, 520)
+    warned = f"algorithm.selection.rows={rows} selects all 520 rows of the tables" in capsys.readouterr().err
+    assert warned == said
 
 
 def test_gumbel_names_the_papers_claim_and_privacy_delta(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,8 @@ def test_each_period_samples_and_is_calibrated_on_its_own_examples():
     assert planned.noise_multiplier is None and planned.gradient_noise_multiplier is None
     for step in steps(planned):
         assert 0.999 < accountant.epsilon([step], planned.delta) <= 1
-    overspent = [replace(step, noise_multiplier=sigmas[0]) for step in steps(planned)]
+    same = {"noise_multiplier": sigmas[0], "gradient_noise_multiplier": sigmas[0]}
+    overspent = [replace(step, **same) for step in steps(planned)]
     assert accountant.epsilon(overspent, planned.delta) > 1.05
 
 

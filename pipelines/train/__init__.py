@@ -110,6 +110,8 @@ def finished(
     keep_freed_memory()
     title = f"{run.config.data.name}/{run.config.algorithm.name}/{run.directory.path.name}"
     with shown(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
+        if run.step:
+            report(run.step, run.steps, f"goes on after step {run.step}")
         while True:
             run.train_period(stop, report, reader)
             run.evaluate_period()

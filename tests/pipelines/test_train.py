@@ -174,11 +174,15 @@ def stopped(monkeypatch: pytest.MonkeyPatch, settings: Config) -> Path:
     return run_folder(settings)
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_saves_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = stopped(monkeypatch, config(tmp_path, *LONG))
     assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
     assert RunDirectory(folder).load_state()["training"]["steps_done"] == 8  # the step under way is finished
+    assert "Stopping after this step; the same command goes on from there." in capsys.readouterr().err
     assert make_run(config(tmp_path, *LONG)).summary["steps"] == 12
+    assert "8/12 after 0 s  goes on after step 8" in capsys.readouterr().err
     assert json.loads((folder / "status.json").read_text())["status"] == "done"
 
 

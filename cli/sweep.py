@@ -65,7 +65,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
         try:
             return _follow(run_all(todo, fail_fast), planned.runs, len(todo))
         except KeyboardInterrupt:
-            print("Interrupted before a run had started. The same command begins again.", file=sys.stderr)
+            print("Interrupted. The same command goes on with what is left.", file=sys.stderr)
             return 130
     _print_best(planned.runs)
     return 0

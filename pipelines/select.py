@@ -149,16 +149,12 @@ class Selection:
 
     def rows(self, days: range) -> NDArray[np.int64]:
         """Return the sorted global rows for the period of these days; to be called for periods in order."""
-        rows = self._rows_of(days)
-        if len(rows) == sum(self._sizes):
+        if days.start == 0 and rows_selected(self._selection, self._sizes) >= (every := sum(self._sizes)):
             print(
-                f"warning: algorithm.selection.rows={self._selection.rows} selects all {len(rows):,} rows of the "
-                "tables, which is DP-SGD at the cost of a selection: select fewer.",
+                f"warning: algorithm.selection.rows={self._selection.rows} selects all {every:,} rows of the tables, "
+                "which is DP-SGD at the cost of a selection: select fewer.",
                 file=sys.stderr,
             )
-        return rows
-
-    def _rows_of(self, days: range) -> NDArray[np.int64]:
         if self._once:
             return np.load(self._rows() / "rows.npy", allow_pickle=False)
         while self._added < days.stop:

@@ -83,9 +83,23 @@ def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:
     assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-6:-1]
 
 
-def test_a_card_tells_what_the_projects_controls_reach_on_the_data() -> None:
-    number = r"0\.\d{4}"
-    controls = f"Non-private {number}, DP-SGD {number}, Frozen embeddings {number}"
-    assert re.fullmatch(f"test utility at ε = 1: {controls}", beside.known("journey") or "")
-    assert re.fullmatch(f"test utility at ε = 1 in periods of 1 day: {controls}", beside.known("names_stream") or "")
+def test_a_card_tells_what_the_projects_controls_reach_on_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At one ε, and in a stream with the shortest period."""
+
+    def control(name: str, data: str, test: float, period: int | None = None, epsilon: float = 1.0) -> dict:
+        asked = {"period": period} | ({} if name == "nonprivate" else {"epsilon": epsilon})
+        return {"algorithm": name, "data": data, "question": asked, "test": test}
+
+    listed = [
+        *(control("frozen", "flat", 0.70), control("dpsgd", "flat", 0.801), control("dpsgd", "flat", 0.9, epsilon=3.0)),
+        *(
+            control("nonprivate", "days", 0.95, 4),
+            control("nonprivate", "days", 0.91, 1),
+            control("dpsgd", "days", 0.8, 1),
+        ),
+    ]
+    monkeypatch.setattr(beside, "_controls", lambda: listed)
+    assert beside.known("flat") == "test utility at ε = 1: DP-SGD 0.8010, Frozen embeddings 0.7000"
+    assert beside.known("flat", 3.0) == "test utility at ε = 3: DP-SGD 0.9000"
+    assert beside.known("days") == "test utility at ε = 1 in periods of 1 day: Non-private 0.9100, DP-SGD 0.8000"
     assert beside.known("clicks") is None

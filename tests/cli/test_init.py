@@ -105,7 +105,10 @@ def test_a_proposal_says_what_it_chose_and_what_that_means(dpfest_here: Command,
         (["unlabelled.csv"], "No column holds 0 and 1, or true and false, in every row: name the label with --label"),
         (["both.csv"], "Several columns could be the label (a, b): choose one with --label."),
         (["numbers.csv"], "No column looks like a category"),
-        (["words.csv"], "(clicked holds no, yes): a label is 1 or 0, or true or false, in every row"),
+        (
+            ["words.csv"],
+            "(clicked holds no, yes: leave out rows without a label, and write words as 1 and 0): name the label",
+        ),
         (["words.csv", "--label", "clicked"], "The label clicked holds no, yes: a label is 1 or 0"),
     ],
 )

@@ -141,11 +141,8 @@ def _label(columns: Sequence[pl.Series]) -> str:
     held = "; ".join(f"{column.name} holds {_held(column)}" for column in named)
     raise UserError(
         "No column holds 0 and 1, or true and false, in every row"
-        + (
-            f" ({held}): {_REMEDY}"
-            if named
-            else ': name the label with --label, as in --label clicked or --label "rating > 3".'
-        )
+        + (f" ({held}: leave out rows without a label, and write words as 1 and 0)" if named else "")
+        + ': name the label with --label, as in --label clicked or --label "rating > 3".'
     )
 
 

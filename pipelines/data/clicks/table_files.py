@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import glob
+import gzip
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -130,8 +132,11 @@ def _scan(path: Path) -> pl.LazyFrame:
         return pl.scan_parquet(path, glob=False, hive_partitioning=False)
     if not is_text(path):
         return pl.scan_ipc(path, glob=False, hive_partitioning=False)
-    separator = "\t" if ending.startswith(".tsv") else ","
-    return pl.scan_csv(path, glob=False, separator=separator, infer_schema=False)
+    return pl.scan_csv(path, glob=False, separator=_separator(path), infer_schema=False)
+
+
+def _separator(path: Path) -> str:
+    return "\t" if _ending(path).startswith(".tsv") else ","
 
 
 def _ending(path: Path) -> str:
@@ -173,8 +178,30 @@ def types_of(path: Path) -> dict[str, pl.DataType]:
 
 def _unreadable(path: Path, error: Exception, rows: int = 0) -> UserError:
     read = f"row {rows:,} is the last that was read" if rows else "no row was read"
-    cause = str(error).strip().splitlines()[0].rstrip(".")
+    cause = _odd_line(path) or str(error).strip().splitlines()[0].rstrip(".")
     return UserError(
         f"{path} is truncated, corrupt or not what its ending says: {read} ({cause}). Write or fetch it again; such a "
         "file is never used in part."
     )
+
+
+def _odd_line(path: Path) -> str:
+    """Return what is wrong with the first line of a text that has more values than its header, or a quote that does not
+    end; nothing if no line has, or the file cannot be read here."""
+    if not is_text(path) or path.suffix.lower() == ".zst":
+        return ""
+    start = 1
+    try:
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", newline="", encoding="utf-8") as text:
+            lines = csv.reader(text, delimiter=_separator(path), strict=True)
+            header = len(next(lines))
+            start = lines.line_num + 1
+            for values in lines:
+                if len(values) > header:
+                    return f"line {start:,} has {len(values)} values where the header has {header}"
+                start = lines.line_num + 1
+    except csv.Error:
+        return f"line {start:,} has a quote that does not end, or stands within a value"
+    except (OSError, EOFError, UnicodeError, StopIteration):
+        pass
+    return ""

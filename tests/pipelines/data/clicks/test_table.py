@@ -583,3 +583,18 @@ def test_files_that_are_empty_or_damaged_are_refused(tmp_path: Path) -> None:
     assert "is truncated, corrupt or not what its ending says" in refused(of(path), tmp_path)
     path.write_bytes(frame.write_csv().encode("latin-1"))
     assert "invalid utf-8" in refused(of(path), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["odd.csv", "odd.tsv.gz"])
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('clicked,shop\n1,a\n0,"b\nb"\n1,c,d\n', "line 5 has 3 values where the header has 2"),
+        ('clicked,shop\n1,a\n0,"b\n1,c\n', "line 3 has a quote that does not end, or stands within a value"),
+    ],
+)
+def test_a_line_that_is_odd_is_named(tmp_path: Path, name: str, lines: str, said: str) -> None:
+    path, text = tmp_path / name, lines.replace(",", "\t" if ".tsv" in name else ",").encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    config = TableConfig(path=str(path), label="clicked", categorical={"shop": 10})
+    assert f"corrupt or not what its ending says: no row was read ({said})" in refused(config, tmp_path)

@@ -105,6 +105,7 @@ def test_a_proposal_says_what_it_chose_and_what_that_means(dpfest_here: Command,
         (["unlabelled.csv"], "No column holds 0 and 1, or true and false, in every row: name the label with --label"),
         (["both.csv"], "Several columns could be the label (a, b): choose one with --label."),
         (["numbers.csv"], "No column looks like a category"),
+        (["parted.csv"], "parted.csv has one column, shop;clicked: commas part the values of .csv files"),
         (
             ["words.csv"],
             "(clicked holds no, yes: leave out rows without a label, and write words as 1 and 0): name the label",
@@ -119,6 +120,7 @@ def test_what_cannot_be_proposed_is_refused(dpfest_here: Command, here: Path, ar
     (here / "unlabelled.csv").write_text("user_id,price\n1,2.5\n2,3.5\n1,1.5\n")
     (here / "both.csv").write_text("user_id,a,b\n1,0,1\n2,1,0\n1,1,1\n")
     (here / "words.csv").write_text("shop,clicked\na,yes\nb,no\na,no\n")
+    (here / "parted.csv").write_text("shop;clicked\na;1\nb;0\n")
     (here / "numbers.csv").write_text("clicked,price\n1,2.5\n0,3.5\n1,1.5\n")
     ended = dpfest_here("init", *arguments)
     assert ended.returncode == 2 and said in ended.stderr

@@ -64,6 +64,11 @@ def _name(path: Path) -> str:
 def _sample(files: list[Path]) -> pl.DataFrame:
     """Return the first rows of each file, all columns: at most :data:`SAMPLE` in all, at least one."""
     each, names = max(1, SAMPLE // len(files)), list(types_of(files[0]))
+    if len(names) < 2 and is_text(files[0]):
+        raise UserError(
+            f"{files[0]} has one column, {names[0]}: commas part the values of .csv files, and tabs those of .tsv. "
+            "Write it with these."
+        )
     TableFiles(files).check({str(files[0]): dict.fromkeys(names)})
     parts: list[pl.DataFrame] = []
     for path in files:

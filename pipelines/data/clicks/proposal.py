@@ -184,6 +184,8 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
     if distinct == len(held) >= _UNIQUE and not column.dtype.is_float() and not (unit and not whole):
         return Choice(name, type_, OUT, why="another value in every row: it identifies rows")
     text = column.dtype in _TEXTS
+    if text and (separator := _separator(texts := held.cast(pl.String))):
+        return _bag(column, texts.str.split(separator), whole, separator)
     if text and _number(held.cast(pl.String).str.len_chars().mean()) > _LONG:
         return Choice(name, type_, OUT, why="long texts: written by people")
     if text or column.dtype in (pl.Boolean, pl.Date) or unit or _IDENTIFIES.search(lower):
@@ -196,12 +198,22 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
     return Choice(name, type_, NUMERIC, setting, why + ", unless its numbers are names" * column.dtype.is_integer())
 
 
-def _bag(column: pl.Series, held: pl.Series, whole: bool) -> Choice:
+def _separator(texts: pl.Series) -> str | None:
+    """Return what parts most texts into values of which there are fewer than texts; None if nothing does."""
+    for separator in "|;":
+        if 2 * int(texts.str.contains(separator, literal=True).sum()) > len(texts):
+            return separator if texts.str.split(separator).explode().n_unique() < texts.n_unique() else None
+    return None
+
+
+def _bag(column: pl.Series, held: pl.Series, whole: bool, separator: str = "") -> Choice:
     """Propose the rows of a bag's table, and how many of a list count: as many as nine lists of ten have."""
     values = held.explode().drop_nulls()
     most = 1 << math.ceil(math.log2(max(1.0, _number(held.list.n_unique().quantile(0.9)))))
     why = f"lists of {values.n_unique():,} values, most of them of {most} or fewer"
-    return Choice(column.name, _type(column), CATEGORICAL, f"{{rows: {_rows(values, whole)}, most: {most}}}", why)
+    parted = f', separator: "{separator}"' if separator else ""
+    setting = f"{{rows: {_rows(values, whole)}, most: {most}{parted}}}"
+    return Choice(column.name, _type(column), CATEGORICAL, setting, why)
 
 
 def _category(column: pl.Series, held: pl.Series, distinct: int, whole: bool, unit: bool) -> Choice:

@@ -109,6 +109,24 @@ def test_a_part_of_the_rows_makes_larger_tables() -> None:
     assert _roles(propose(once, 10**6))["sku"] == (CATEGORICAL, "1024")
 
 
+@pytest.mark.parametrize(
+    ("texts", "setting"),
+    [
+        (["red|blue", "red|green|blue", "green", "blue|green"], '{rows: 16, most: 4, separator: "|"}'),
+        (["red;blue", "blue;red", "red;", ""], '{rows: 16, most: 2, separator: ";"}'),
+        (["a|1", "b|2", "c|3", "d|4"], "16"),  # as many values as texts: these are names
+        (["red", "blue", "red|blue", "green"], "16"),
+    ],
+)
+def test_texts_that_list_values_become_bags(texts: list[str], setting: str) -> None:
+    listed = pl.DataFrame({"clicked": [0, 1] * 300, "colours": texts * 150})
+    found = propose(listed, listed.height)
+    assert _roles(found)["colours"] == (CATEGORICAL, setting)
+    made = reader.safe_load(proposal.yaml(found, "clicks", "a.csv"))
+    del made["defaults"]
+    build(TableConfig, made | {"kind": "table"}, "data").check()
+
+
 def test_whole_ratings_become_labels_by_their_middle_and_others_by_nobodys_guess() -> None:
     """The middle of five stars is public; that of measured numbers is a function of two rows."""
     rated = pl.DataFrame({"rating": [1, 2, 3, 4, 5] * 20, "film": [f"film {i}" for i in range(5)] * 20})

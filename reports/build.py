@@ -201,10 +201,10 @@ class _Work:
 
     def agreements(self, reference: Path | None) -> list[Agreement] | None:
         """Put the comparison with the reference's runs, which is returned, or remove that of an earlier build."""
-        if reference is None:
+        compared = agreements(ENTRIES, self.inputs.populations, reference) if reference else []
+        if not compared:
             self.remove_stale("reference", [])
             return None
-        compared = agreements(ENTRIES, self.inputs.populations, reference)
         put_table(self.draft, "reference", table(compared), "These runs and the reference's")
         return compared
 

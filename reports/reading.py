@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,9 +53,9 @@ class Skipped:
     reason: str
 
 
-def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
+def load_runs(root: Path, datasets: Collection[str] | None = None) -> tuple[list[Run], list[Skipped]]:
     """Return all usable runs under `root`, a folder or one file of cards, by dataset, algorithm and `id`, and the runs
-    left out."""
+    left out. Cards of other data than these, by default none, are passed over."""
     runs: dict[str, Run] = {}
     skipped: list[Skipped] = []
 
@@ -81,7 +81,8 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
                 continue
             skipped += [Skipped(f"{file.name}, line {line.line}", f"it {line.reason}") for line in damaged]
             for card in cards:
-                add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
+                if datasets is None or card.summary.get("dataset") in datasets:
+                    add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
     return sorted(runs.values(), key=lambda run: (run.dataset, run.algorithm, run.id)), skipped
 
 

@@ -139,9 +139,12 @@ class Agreement:
 
 
 def agreements(entries: Iterable[Entry], groups: Sequence[Population], reference: Path) -> list[Agreement]:
-    """Return the agreement with the reference in this folder of each artifact that is drawn from runs."""
-    theirs = {key: setting for key, _, setting in _settings(populations(load_runs(reference)[0]))}
-    return [_agreement(entry, groups, theirs) for entry in entries if entry.experiment is not None]
+    """Return the agreement with the reference in this folder of each artifact that is drawn from runs; nothing if the
+    reference has no run on these data."""
+    runs, _ = load_runs(reference, datasets={group.dataset for group in groups})
+    theirs = {key: setting for key, _, setting in _settings(populations(runs))}
+    drawn = [entry for entry in entries if entry.experiment is not None] if runs else []
+    return [_agreement(entry, groups, theirs) for entry in drawn]
 
 
 def _settings(groups: Iterable[Population]) -> list[tuple[Key, Population, Setting]]:

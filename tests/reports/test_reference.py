@@ -122,6 +122,16 @@ def test_runs_with_other_seeds_agree_and_settings_that_the_reference_lacks_are_c
     assert not list((tmp_path / "report" / "tables").glob("reference*"))
 
 
+def test_data_of_ones_own_are_compared_with_no_reference(tmp_path: Path, reference: Path) -> None:
+    """Not a line for every figure that has nothing to compare."""
+    write_run(tmp_path / "runs", "adafest", test=0.7, dataset="mine")
+    built = build(tmp_path / "runs", tmp_path / "report", only=["frontier"], reference=reference)
+    said = [line for line in str(built).splitlines() if line.startswith("reference: ")]
+    assert said == ["reference: no reference to compare with"]
+    assert json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["reference"] is None
+    assert 'id="reference"' not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("test", "size", "words"),
     [

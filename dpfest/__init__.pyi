@@ -28,13 +28,13 @@ from dpfest.planning.periods import Period as Period
 from dpfest.planning.periods import training_steps as training_steps
 from dpfest.planning.privacy_plan import PrivacyPlan as PrivacyPlan
 from dpfest.planning.privacy_plan import plan as plan
-from dpfest.planning.privacy_plan import threshold_for as threshold_for
 from dpfest.planning.sampling import PoissonBatches as PoissonBatches
 from dpfest.planning.search import Best as Best
 from dpfest.planning.search import SearchPlan as SearchPlan
 from dpfest.planning.search import plan_search as plan_search
 from dpfest.planning.search import select_best as select_best
 from dpfest.planning.search_law import Search as Search
+from dpfest.planning.seen import threshold_for as threshold_for
 from dpfest.planning.unproven import Nonprivate as Nonprivate
 from dpfest.planning.unproven import ShuffledBatches as ShuffledBatches
 from dpfest.selection.topk import Selection as Selection

@@ -1,4 +1,4 @@
-"""Privacy accounting: events, their privacy loss distributions, and calibration of the noise multiplier.
+"""Privacy accounting: events, their privacy loss distributions, and what they cost together.
 
 Events are plain records, counted pessimistically by ``dp_accounting`` on its accountant's default grid: its
 ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events (``dpfest.accounting.sampled_gaussian``
@@ -14,7 +14,7 @@ disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any
@@ -24,7 +24,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.stats import binom
 
 from dpfest.accounting import allocation, dominating_pair, sampled_gaussian, tilted
@@ -34,18 +33,13 @@ INTERVAL = 1e-4
 """Spacing of the grid of privacy losses: the default of dp_accounting's PLDAccountant."""
 COARSE_INTERVAL = 1e-3
 """A coarser grid for quick upper bounds that need not be tight."""
-LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
-"""Range of targets: below, the grid's rounding asks for many times the needed noise; above, nothing is protected."""
-LEAST_DELTA, MOST_DELTA = 1e-14, 0.1
-"""Range of deltas, of Gaussian steps: above, publishing each example unchanged with this probability would meet it."""
+LEAST_DELTA = 1e-14
+"""Of Gaussian steps alone; of others, rounding sets it (`least_delta`)."""
 # Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
 # closed form, at 10^2 to 10^7 folds. Charged on top of delta, so that small deltas stay upper bounds.
 _ROUNDING = 2.0**-52
 # Where it would be a larger share of delta, Gaussian steps are composed without it (dpfest.accounting.tilted).
 _LARGE_SHARE = 1e-3
-# Calibration aims this far (relative) below the target: another machine may round the other way.
-_MARGIN = 5e-5
-_LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
 _LOG_TAIL = -50.0  # log of the probability that dp_accounting cuts off a loss distribution, and counts as delta
 # Fields that an event of each kind must have.
 _STATED = {
@@ -234,60 +228,9 @@ def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
     return ratio * gradient, gradient
 
 
-def calibrate(
-    make_events: Callable[[float], Sequence[Event]], target: float, delta: float, *, rough: bool = False
-) -> float:
-    """Return the smallest noise multiplier, to six digits, whose events meet the target epsilon at ``delta``.
-
-    Formal guarantee: ``epsilon(make_events(sigma), delta)`` at the default grid is at most the target.
-
-    ``make_events``, a pure function, returns all events to compose at a noise multiplier. ``rough`` returns it to about
-    half a percent, above or below, in a fraction of the time and without that guarantee: to compare, not to train with.
-
-    Raises:
-        UserError: the target is outside the range of the accountant, or of the noise.
-    """
-    first = [rounds_of(event) for event in make_events(1.0)]
-    limits = {
-        "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
-        "delta": (LEAST_DELTA if _tilted_steps(first) else 2 * _rounding(first), delta, MOST_DELTA),
-    }
-    for name, (least, value, most) in limits.items():
-        if not least <= value <= most:
-            raise UserError(
-                f"{name}={value:.4g} must lie between {least:.2g} and {most:.2g}: below, the accountant's rounding "
-                "over so many steps dominates, and above, no one is protected."
-            )
-    asked, goal = f"epsilon={target:.4g} at delta={delta:.3g}", target * (1 - _MARGIN)
-
-    def excess(sigma: float, interval: float = INTERVAL) -> float:
-        if sigma < _LEAST_NOISE:
-            raise UserError(f"{asked} needs a noise multiplier under {_LEAST_NOISE:g}: lower one of them.")
-        spent = epsilon(make_events(sigma), delta, interval)
-        if sigma > _MOST_NOISE and spent > goal:
-            raise UserError(
-                f"{asked} cannot be met: the least that can be spent is {spent:.4g}. Raise epsilon, take fewer steps, "
-                "or, where there is a selection, raise selection.noise_multiplier (gaussian) or lower "
-                "selection.epsilon (laplace, gumbel) or selection.rows (gumbel)."
-            )
-        return min(max(math.log(spent / goal), -50.0), 50.0) if spent > 0 else -50.0
-
-    def root(start: float, factor: float, interval: float, tolerance: float) -> float:
-        low = high = start
-        while excess(high, interval) > 0:
-            low, high = high, high * factor
-        while excess(low, interval) <= 0:
-            low, high = low / factor, low
-        return brentq(excess, low, high, args=(interval,), xtol=tolerance * low, rtol=tolerance)
-
-    # Search from above: with too little noise, the losses would fill the memory.
-    start = math.sqrt(sum(event.count for event in first))
-    if rough:  # small losses need a fine grid: over thousands of steps, its rounding adds up
-        return root(start, 2.0, min(max(target * 1e-3, INTERVAL), COARSE_INTERVAL), 2e-3)
-    sigma = root(root(start, 2.0, COARSE_INTERVAL, 1e-4), 1.003, INTERVAL, 1e-6)
-    while excess(sigma := float(f"{sigma:.6g}")) > 0:
-        sigma *= 1 + 5e-6
-    return sigma
+def least_delta(events: Sequence[Event]) -> float:
+    """Return the least delta at which these events are accounted without most of it being rounding."""
+    return LEAST_DELTA if _tilted_steps(events) else 2 * _rounding(events)
 
 
 def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:

@@ -27,11 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scipy.special import ndtri
-
-from dpfest.accounting import accountant
+from dpfest.accounting import calibration
 from dpfest.accounting.accountant import Event
-from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
 from dpfest.errors import UserError
 from dpfest.gradients.units import UnitConfig
@@ -223,7 +220,7 @@ def plan(
     sampling: str | None = None,
     max_batch_size: int | None = None,
     fixed_noise_seed: bool = False,
-    calibrate: Callable[..., float] = accountant.calibrate,
+    calibrate: Callable[..., float] = calibration.calibrate,
 ) -> PrivacyPlan:
     """Calibrate the noise with which a run meets its target; in a stream, for each period separately.
 
@@ -247,7 +244,7 @@ def plan(
         max_batch_size: largest batch under ``truncated_poisson``, at least ``batch_size``; None for a size that no
             batch of the run exceeds with probability ``1 - delta / 100``.
         fixed_noise_seed: whether noise derives from a seed, for reproduction on public data.
-        calibrate: ``accountant.calibrate``, or a cache of its results: ``Ledger`` verifies them.
+        calibrate: ``calibration.calibrate``, or a cache of its results: ``Ledger`` verifies them.
 
     Raises:
         UserError: inconsistent or invalid arguments; or no noise meets the target.
@@ -317,30 +314,6 @@ def plan(
         return planned(_calibrated(draft, calibrate))
     whole = [Period(draft.examples, draft.steps)]
     return planned(_calibrated(planned([1.0], whole), calibrate) * len(periods))
-
-
-def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> float:
-    """Return DP-AdaFEST's threshold at which ``false_rows`` untouched rows survive a step, on average.
-
-    An untouched row survives with probability Psi(tau / (sigma_1 C1)), Psi the standard normal survival function (Ghazi
-    et al., 2023, appendix B.2, but for a misprint), whatever the data: tau = sigma_1 C1 Psi^-1(false_rows / rows). The
-    threshold costs no privacy: ``replace(plan, algorithm=replace(plan.algorithm, threshold=tau))``.
-
-    Args:
-        plan: plan of an algorithm with a contribution map; if its periods differ, the largest sigma_1 counts.
-        rows: number of rows of all tables, or of DP-FEST's set within them.
-        false_rows: expected number of untouched survivors, above 0 and below ``rows``.
-
-    Raises:
-        UserError: the plan has no contribution map, or false_rows is out of range.
-    """
-    if not isinstance(plan.algorithm, AdaFEST):
-        raise UserError(f"{plan.algorithm.name} has no contribution map, so no threshold: plan with dpfest.AdaFEST().")
-    if not 0 < false_rows < rows:
-        raise UserError(f"false_rows={false_rows} must lie between 0 and the {rows} rows.")
-    steps = [plan.step(number) for number in range(len(plan.periods))]
-    sigma = max(step.map_noise_multiplier or 0.0 for step in steps if step)
-    return -sigma * plan.algorithm.contribution_clipping_norm * float(ndtri(false_rows / rows))
 
 
 def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[float]:

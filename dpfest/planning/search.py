@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event, from_record, to_record
+from dpfest.accounting.calibration import LEAST_EPSILON
 from dpfest.errors import UserError
 from dpfest.noise.distributions import distinct
 from dpfest.noise.key import NoiseKey
@@ -213,9 +214,9 @@ def _calibrated(
     """Find the epsilon of a run at which the search costs ``epsilon``, or slightly less."""
     best, low, high = None, 0.0, epsilon
     while best is None or (best.epsilon < epsilon * (1 - _TOLERANCE) and high - low > 1e-4 * high):
-        if of_run < accountant.LEAST_EPSILON:
+        if of_run < LEAST_EPSILON:
             raise UserError(
-                f"epsilon={epsilon:g} leaves a run of the search less than {accountant.LEAST_EPSILON:g}: raise it, or "
+                f"epsilon={epsilon:g} leaves a run of the search less than {LEAST_EPSILON:g}: raise it, or "
                 f"search less (mean={search.mean:g})."
             )
         found = SearchPlan(search, tuple(make(epsilon=of_run, delta=delta) for make in settings), epsilon)

@@ -1,4 +1,4 @@
-"""How often a row must occur for an algorithm to tell it from its own noise.
+"""How often a row must occur for an algorithm to tell it from its own noise, and the threshold that tells it.
 
 A contribution map sees a row in one batch, and pays for it in each step: an example that touches F rows adds
 ``min(1, C1 / sqrt(F))`` to each, and the noise on a row has standard deviation ``C1 sigma_1``. A row's sum therefore
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from dpfest.algorithms.adafest import AdaFEST
@@ -105,3 +105,27 @@ def _map(plan: PrivacyPlan, period: int) -> tuple[AdaFEST, float, float]:
     if not isinstance(algorithm, AdaFEST) or step is None or step.map_noise_multiplier is None:
         raise UserError(f"{algorithm.name} has no contribution map: plan with dpfest.AdaFEST().")
     return algorithm, step.map_noise_multiplier, plan.batch_size / plan.periods[period].examples
+
+
+def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> float:
+    """Return DP-AdaFEST's threshold at which ``false_rows`` untouched rows survive a step, on average.
+
+    An untouched row survives with probability Psi(tau / (sigma_1 C1)), Psi the standard normal survival function (Ghazi
+    et al., 2023, appendix B.2, but for a misprint), whatever the data: tau = sigma_1 C1 Psi^-1(false_rows / rows). The
+    threshold costs no privacy: ``replace(plan, algorithm=replace(plan.algorithm, threshold=tau))``.
+
+    Args:
+        plan: plan of an algorithm with a contribution map; if its periods differ, the largest sigma_1 counts.
+        rows: number of rows of all tables, or of DP-FEST's set within them.
+        false_rows: expected number of untouched survivors, above 0 and below ``rows``.
+
+    Raises:
+        UserError: the plan has no contribution map, or false_rows is out of range.
+    """
+    if not isinstance(plan.algorithm, AdaFEST):
+        raise UserError(f"{plan.algorithm.name} has no contribution map, so no threshold: plan with dpfest.AdaFEST().")
+    if not 0 < false_rows < rows:
+        raise UserError(f"false_rows={false_rows} must lie between 0 and the {rows} rows.")
+    steps = [plan.step(number) for number in range(len(plan.periods))]
+    sigma = max(step.map_noise_multiplier or 0.0 for step in steps if step)
+    return -sigma * plan.algorithm.contribution_clipping_norm * float(ndtri(false_rows / rows))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
+from dpfest.accounting.calibration import LEAST_EPSILON
 from dpfest.algorithms.algorithm import Algorithm
 from dpfest.errors import UserError
 from dpfest.gradients.parts import Shard
@@ -116,7 +117,7 @@ class Paper:
     def to_compose(target: float, selections: list[Event]) -> tuple[float, list[Event]]:
         """Return the target minus the selections' claims, and the selections without a claim, to be composed."""
         claim = sum(event.claimed_epsilon or 0.0 for event in selections)
-        if claim and target - claim < accountant.LEAST_EPSILON:
+        if claim and target - claim < LEAST_EPSILON:
             raise UserError(
                 f"selection.epsilon={claim:g} leaves nothing of epsilon={target:g} to train with: lower the one or "
                 "raise the other."

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from dpfest.accounting import accountant
+from dpfest.accounting import accountant, calibration
 from dpfest.accounting.accountant import Event, cost_alone, to_record
 from dpfest.accounting.bands import strategy
 from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.errors import UserError
 from dpfest.planning.other_samplers import TruncatedPoisson
-from dpfest.planning.privacy_plan import PrivacyPlan, plan, threshold_for
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
 from dpfest.planning.search import SearchPlan, plan_search
 from dpfest.planning.search_law import Search
-from dpfest.planning.seen import seen_by_map, seen_by_selection, survival
+from dpfest.planning.seen import seen_by_map, seen_by_selection, survival, threshold_for
 from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
@@ -297,7 +297,7 @@ def law_of(search: SearchConfig) -> Search:
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:
-    """Return `accountant.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
+    """Return `calibration.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
     they train: its noise follows from what is spent alone.
 
     A cached result is used only if it meets the target and spends most of it; otherwise, or if it cannot be read, it is
@@ -317,7 +317,7 @@ def remembered_calibration(runs: Path) -> Callable[..., float]:
                 return sigma
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        sigma = accountant.calibrate(make_events, target, delta)
+        sigma = calibration.calibrate(make_events, target, delta)
         with suppress(OSError):
             write_json(entry, {**question, "noise_multiplier": sigma})
         return sigma

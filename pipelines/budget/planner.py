@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
-from dpfest.accounting import accountant
+from dpfest.accounting import calibration
 from dpfest.accounting.bands import MOST_BANDS
 from dpfest.errors import UserError
 from dpfest.planning.privacy_plan import PrivacyPlan, training_steps
@@ -161,7 +161,7 @@ def suggest(config: Config) -> Suggestion:
     """
     _refuse(config)
     examples, features = data_sizes(config)
-    train, rough = config.train, partial(accountant.calibrate, rough=True)
+    train, rough = config.train, partial(calibration.calibrate, rough=True)
     assert isinstance(examples, int), "a list of days is a stream's"
     epochs = train.epochs if train.steps is None else None
     seen = config.budget.examples_seen

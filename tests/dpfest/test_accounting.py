@@ -12,7 +12,8 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
 
 from dpfest.accounting import accountant
-from dpfest.accounting.accountant import Event, calibrate, split_noise
+from dpfest.accounting.accountant import Event, split_noise
+from dpfest.accounting.calibration import LEAST_EPSILON, calibrate
 from dpfest.errors import UserError
 from dpfest.planning.unproven import claimed_epsilon, without_amplification
 
@@ -181,10 +182,10 @@ def test_a_delta_under_the_rounding_or_without_meaning_is_refused_by_name_with_t
 @pytest.mark.slow
 def test_the_least_target_is_met_and_one_out_of_reach_does_not_blame_a_selection_that_is_not_there():
     """Slow: noise so large has fine losses."""
-    sigma = calibrate(lambda s: [steps(s, count=100)], accountant.LEAST_EPSILON, 1e-8)
-    assert accountant.epsilon([steps(sigma, count=100)], 1e-8) <= accountant.LEAST_EPSILON
+    sigma = calibrate(lambda s: [steps(s, count=100)], LEAST_EPSILON, 1e-8)
+    assert accountant.epsilon([steps(sigma, count=100)], 1e-8) <= LEAST_EPSILON
     with pytest.raises(UserError, match=r"^epsilon=0\.01 at delta=1e-08 cannot be met.*where there"):
-        calibrate(lambda s: [steps(s, 1.0, 1_000_000)], accountant.LEAST_EPSILON, 1e-8)
+        calibrate(lambda s: [steps(s, 1.0, 1_000_000)], LEAST_EPSILON, 1e-8)
 
 
 @pytest.mark.parametrize("target, delta", [(1e3, 1e-5), (1.0, 0.1)])

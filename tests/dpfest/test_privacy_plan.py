@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest.accounting import accountant
+from dpfest.accounting import accountant, calibration
 from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.periods import training_steps
-from dpfest.planning.privacy_plan import plan, threshold_for
+from dpfest.planning.privacy_plan import plan
+from dpfest.planning.seen import threshold_for
 from dpfest.planning.unproven import Nonprivate
 from dpfest.selection.survivors import surviving_rows
 from dpfest.selection.topk import SelectionConfig
@@ -30,7 +31,7 @@ def remembered(make_events, target, delta):
     """`calibrate`, once for each question of this file."""
     question = (*make_events(1.0), *make_events(2.0), target, delta)
     if question not in _answers:
-        _answers[question] = accountant.calibrate(make_events, target, delta)
+        _answers[question] = calibration.calibrate(make_events, target, delta)
     return _answers[question]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpfest.accounting import accountant
+from dpfest.accounting import calibration
 from dpfest.accounting.accountant import Event
 from dpfest.accounting.bands import strategy
 from dpfest.algorithms.rules import ALGORITHMS
@@ -139,7 +139,7 @@ def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config,
     sigma = calibrate(steps(1000), 1.0, 1e-5)
     (entry,) = folder.iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(accountant, "calibrate", lambda *_: pytest.fail("calibrated again"))
+        patch.setattr(calibration, "calibrate", lambda *_: pytest.fail("calibrated again"))
         assert calibrate(steps(1000), 1.0, 1e-5) == sigma
     for text in ("", "{", "[]", *(json.dumps({"noise_multiplier": value}) for value in (-1, "2", None, 0.99 * sigma))):
         entry.write_text(text)
@@ -157,7 +157,7 @@ def test_algorithms_that_spend_alike_share_a_calibration(config, tmp_path):
 
 
 def test_another_question_has_another_entry(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(accountant, "calibrate", lambda *_: 1.0)  # its answer does not matter here
+    monkeypatch.setattr(calibration, "calibrate", lambda *_: 1.0)  # its answer does not matter here
     calibrate = stage.remembered_calibration(tmp_path / "runs")
     for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
         calibrate(steps(count), epsilon, delta)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dpfest.accounting import accountant
+from dpfest.accounting import calibration
 from dpfest.accounting.accountant import Event, cost_alone, to_record
 from pipelines.budget import planned
 from pipelines.config.compose import Composer
@@ -24,14 +24,14 @@ LINE = b"0\t" + b"\t" * 38 + b"\n"
 
 
 def once() -> Callable[..., float]:
-    """`accountant.calibrate`, which computes no answer twice."""
+    """`calibration.calibrate`, which computes no answer twice."""
     known: dict[str, float] = {}
 
     def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
         probes = [[to_record(cost_alone(event)) for event in make_events(sigma)] for sigma in (1.0, 2.0)]
         question = json.dumps([probes, target, delta], sort_keys=True)
         if question not in known:
-            known[question] = accountant.calibrate(make_events, target, delta)
+            known[question] = calibration.calibrate(make_events, target, delta)
         return known[question]
 
     return calibrate

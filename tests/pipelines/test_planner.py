@@ -90,7 +90,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         step = make_events(1.0)[-1]
         return 0.5 + 2 * (step.sampling_probability or 1.0) * math.sqrt(step.count)
 
-    monkeypatch.setattr(planner.accountant, "calibrate", calibrate)
+    monkeypatch.setattr(planner.calibration, "calibrate", calibrate)
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "adafest of a paper's claim"])

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpfest.accounting import accountant
+from dpfest.accounting import accountant, calibration
 from dpfest.accounting.accountant import Event
 from pipelines.audit.attack import Attack
 from pipelines.audit.family import Family
@@ -103,7 +103,7 @@ def test_what_all_points_allow_is_the_inverse_of_the_gaussians_trade_off_curve()
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_bounds_of_a_gaussian_on_independent_coordinates_are_honest_and_near(attack: Attack, epsilon: float) -> None:
     """Of 30 runs each, a bound above the truth would be allowed in 5%, and occurs in none; the seed is fixed."""
-    sigma = accountant.calibrate(lambda sigma: [gaussian(sigma)], epsilon, DELTA)
+    sigma = calibration.calibrate(lambda sigma: [gaussian(sigma)], epsilon, DELTA)
     generator, canaries, family = np.random.default_rng(7), 20_000, Family([gaussian(sigma)], DELTA)
     runs = []
     for _ in range(30):
@@ -117,7 +117,7 @@ def test_bounds_of_a_gaussian_on_independent_coordinates_are_honest_and_near(att
 
 
 def test_half_the_noise_is_refuted() -> None:
-    sigma = accountant.calibrate(lambda sigma: [gaussian(sigma)], 2.0, DELTA)
+    sigma = calibration.calibrate(lambda sigma: [gaussian(sigma)], 2.0, DELTA)
     generator, family = np.random.default_rng(8), Family([gaussian(sigma)], DELTA)
     present = generator.random(20_000) < 0.5
     guesses = Attack(100, 100).guess(present + sigma / 2 * generator.normal(size=20_000), present)

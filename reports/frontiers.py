@@ -29,8 +29,8 @@ SHOWN = ("smaller_tables", "fest", "fest_equal", "adafest", "adafest_plus")
 
 PAPERS_MODELS = ("pctr", "roberta")
 _COLUMNS = 4
-_ALONE = 1.8
-"""How much larger one panel alone is drawn."""
+_ALONE, _BESIDE_LEGEND = 1.8, 2.6
+"""How much larger one panel alone is drawn, and how much wider than its legend."""
 _NAMED = 24
 """How many points of a panel alone have their settings written beside them."""
 _BAND = "#E6F2E6"
@@ -124,7 +124,8 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
     lines = math.ceil((len(frontiers) + 1) / columns)
     wide = _ALONE if len(frontiers) == 1 else 1.0
     figure = Drawing(2.6 * columns * wide, 0.2 + 2.3 * lines * wide)
-    grid = figure.subplots(lines, columns, squeeze=False)
+    widths = [_BESIDE_LEGEND, 1.0] if len(frontiers) == 1 else None
+    grid = figure.subplots(lines, columns, squeeze=False, width_ratios=widths)
     few = len(frontiers) == 1 and sum(len(one.knots) for one in frontiers[0].curves.values()) <= _NAMED
     for axes, frontier in zip(grid.flat, frontiers, strict=False):
         _draw(axes, frontier, named=few)

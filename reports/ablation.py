@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 
 from pipelines.runs.cards import without_nulls
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.runs import INCIDENTAL
+from reports.setting import Setting
 from reports.tables import Column, Table
 from reports.wording import flag, metric, multiple, number, utility
 

@@ -6,8 +6,8 @@ import json
 import statistics
 from collections.abc import Callable, Iterable
 
-from reports.comparison import Setting
 from reports.runs import Run, distinctive
+from reports.setting import Setting
 
 
 def _validation(setting: Setting) -> float:

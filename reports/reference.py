@@ -21,10 +21,11 @@ from typing import Any
 from scipy import stats
 
 from reports.algorithms import label
-from reports.comparison import Population, Setting, populations
+from reports.comparison import Population, populations
 from reports.entry import Entry
 from reports.reading import load_runs, of_cards
 from reports.runs import Run
+from reports.setting import Setting
 from reports.tables import Column, Table
 from reports.wording import metric, number, plural, settings_text, signed, significant
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from pipelines.runs.release import CONFIG, LEDGER
 from reports.artifacts.frontier import in_order
-from reports.comparison import Population, Setting, heading
+from reports.comparison import Population, heading
 from reports.runs import Run
+from reports.setting import Setting
 from reports.templates import render
 from reports.wording import metric, settings_text
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from reports.algorithms import algorithm, label
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.runs import Run
+from reports.setting import Setting
 
 METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 

@@ -13,9 +13,9 @@ import pytest
 from pipelines.runs.cards import Card, read_cards
 from reports.artifacts import correlated
 from reports.artifacts.private_search import cost
-from reports.comparison import Setting
 from reports.costs import Costs
 from reports.readme import Results
+from reports.setting import Setting
 
 pytestmark = pytest.mark.documents
 DOCS = Path(__file__).parents[1] / "docs"

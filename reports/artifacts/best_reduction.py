@@ -16,8 +16,9 @@ from matplotlib.patches import Patch
 
 from reports.algorithms import SOURCES, algorithm, label
 from reports.chosen import best_reduction, loss_on_test, loss_on_validation, pareto
-from reports.comparison import Panel, Population, Setting, by_epsilon, by_period
+from reports.comparison import Panel, Population, by_epsilon, by_period
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import flag, generated, metric, multiple, number, plural, settings_text, signed, tooltip, utility

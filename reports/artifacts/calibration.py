@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from reports.algorithms import algorithm, label, ordered
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import WIDTH, Drawing, hover, key
 from reports.tables import Column, Table
 from reports.wording import metric, settings_text, utility

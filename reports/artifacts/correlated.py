@@ -11,8 +11,9 @@ from dpfest.accounting.bands import strategy
 from reports.algorithms import algorithm, label
 from reports.claims.estimate import Difference, Sample
 from reports.claims.logic import between
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import WIDTH, Drawing, hover, log_axis
 from reports.tables import Column, Table
 from reports.wording import metric, number, plural, settings_text, significant, utility

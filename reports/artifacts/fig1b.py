@@ -6,8 +6,8 @@ import math
 import statistics
 
 from reports.algorithms import algorithm
-from reports.comparison import Setting
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 

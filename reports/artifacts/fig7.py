@@ -13,8 +13,9 @@ from matplotlib.lines import Line2D
 
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.algorithms import label
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import SEQUENTIAL, WIDTH, Drawing, dashed, decade, hover, key, log_axis
 from reports.wording import generated, metric, number, tooltip
 

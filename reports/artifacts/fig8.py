@@ -10,8 +10,9 @@ from matplotlib.lines import Line2D
 from reports.algorithms import REFERENCES, algorithm, label, ordered
 from reports.artifacts.frontier import in_order, settings_table
 from reports.chosen import pareto
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_bar
 from reports.wording import metric, number, plural, tooltip
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from reports.algorithms import label, ordered
 from reports.chosen import loss_on_test, loss_on_validation, pareto
-from reports.comparison import Population, Setting
+from reports.comparison import Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.tables import Column, Table
 from reports.wording import delta, epsilon, flag, generated, metric, multiple, number, settings_text, signed, utility
 

@@ -20,8 +20,9 @@ from dpfest.planning.seen import seen_in_batch
 from reports.algorithms import algorithm, label
 from reports.claims.compared import Compared
 from reports.claims.curves import Reach
-from reports.comparison import MAP, Panel, Population, Setting
+from reports.comparison import MAP, Panel, Population
 from reports.entry import Content, Inputs
+from reports.setting import Setting
 from reports.style import NOTE_COLOUR, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import metric, multiple, significant, utility

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.algorithms import label
-from reports.comparison import Setting
 from reports.entry import Content, Inputs
 from reports.published import NAMES, TAB_FROZEN
+from reports.setting import Setting
 from reports.tables import Column, Table
 from reports.wording import generated, metric, number, signed, utility
 

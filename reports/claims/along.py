@@ -19,7 +19,8 @@ from reports.claims.claim import Finding, missing
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
 from reports.claims.logic import Above, All, Any, Contrast, between, equivalent, mean_gain, verdict
 from reports.claims.reaches import TOLERABLE
-from reports.comparison import Panel, Setting
+from reports.comparison import Panel
+from reports.setting import Setting
 from reports.wording import metric, number, plural
 
 Line = Mapping[float, Setting]

@@ -36,7 +36,7 @@ from reports.claims.estimate import (
     Weights,
 )
 from reports.claims.logic import Above, All, Any, Contrast, Statement, between
-from reports.comparison import Setting
+from reports.setting import Setting
 from reports.wording import multiple
 
 LOSSES = (0.001, 0.005, 0.01)

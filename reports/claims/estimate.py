@@ -30,7 +30,7 @@ from functools import cache
 import numpy as np
 from scipy import stats
 
-from reports.comparison import Setting
+from reports.setting import Setting
 from reports.wording import signed, significant
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not shown"

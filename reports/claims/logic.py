@@ -15,7 +15,7 @@ from functools import cache, cached_property, reduce
 from typing import ClassVar, TypeAlias
 
 from reports.claims.estimate import NEARLY, Difference, Sample, Verdict, Weights, decide, merged
-from reports.comparison import Setting
+from reports.setting import Setting
 
 
 class Contrast:

@@ -12,8 +12,9 @@ from reports.chosen import but_for_selection, over_common_seeds
 from reports.claims.claim import Finding, missing
 from reports.claims.estimate import Sample
 from reports.claims.logic import Above, All, mean_gain, verdict
-from reports.comparison import Panel, Population, Setting
+from reports.comparison import Panel, Population
 from reports.runs import Run
+from reports.setting import Setting
 from reports.wording import METRIC, number, plural, utility
 
 Pair = tuple[Sequence[Setting], Sequence[Setting]]

@@ -19,8 +19,9 @@ from reports.ablation import Grid, Lines, largest_grid
 from reports.bench import Section, read
 from reports.claims.claim import Finding, missing, together
 from reports.claims.estimate import FAILS, HOLDS, Difference, Verdict, decide
-from reports.comparison import Panel, Setting
+from reports.comparison import Panel
 from reports.published import TAB_WALLCLOCK
+from reports.setting import Setting
 from reports.wording import number, plural, significant
 
 VERY = 10

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from reports.claims.claim import NOWHERE, Asked, Finding, Places, missing, undecided
-from reports.comparison import Panel, Population, Setting, by_epsilon, by_period
+from reports.comparison import Panel, Population, by_epsilon, by_period
 from reports.entry import Inputs
+from reports.setting import Setting
 from reports.wording import number, plural, seeds
 
 EPSILONS = (1.0, 3.0, 8.0)

@@ -13,8 +13,9 @@ from reports.claims.compared import Compared
 from reports.claims.curves import LOSSES
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
 from reports.claims.logic import Above, All, Any, below, between, verdict
-from reports.comparison import Panel, Setting
+from reports.comparison import Panel
 from reports.published import TAB_FROZEN
+from reports.setting import Setting
 from reports.wording import metric, multiple, number, plural
 
 TOLERABLE = LOSSES[-1]

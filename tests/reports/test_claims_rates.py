@@ -22,10 +22,11 @@ from reports.claims.curves import Curve
 from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.register import CLAIMS
-from reports.comparison import Panel, Population, Setting, by_epsilon
+from reports.comparison import Panel, Population, by_epsilon
 from reports.entry import Inputs
 from reports.reading import load_runs
 from reports.runs import Run
+from reports.setting import Setting
 from tests.reports.synthetic import write_run
 
 Make = Callable[..., Setting]

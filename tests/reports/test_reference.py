@@ -12,9 +12,10 @@ import pytest
 
 from reports import reference as module
 from reports.build import build
-from reports.comparison import Setting, populations
+from reports.comparison import populations
 from reports.reading import load_runs
 from reports.reference import ALARM, MEASURES, Pair, compare
+from reports.setting import Setting
 from tests.reports.synthetic import write_audit, write_cards_of, write_run
 
 pytestmark = pytest.mark.usefixtures("undrawn")

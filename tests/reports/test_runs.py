@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from reports.chosen import but_for_selection
-from reports.comparison import Setting, populations
+from reports.comparison import populations
 from reports.reading import load_runs
 from reports.runs import Timings, setting_key
+from reports.setting import Setting
 from tests.reports.synthetic import write_cards_of, write_run
 
 

@@ -151,7 +151,7 @@ reproduce: $(if $(DEMO),$(ENVIRONMENT),estimate)  ## the paper's comparisons on 
 
 readme: $(READY)  ## write README's results and their picture from docs/reference, and the documents' table of paths
 	$(BIN)/python -m reports.readme
-	$(BIN)/python -m reports.paths
+	$(BIN)/python -m tests.paths
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -107,7 +107,7 @@ MUTATIONS = [
     Mutation(
         "over ranks, what an algorithm keeps of noised rows is not asked",
         ORDER, "own = [algorithm.kept(", "[algorithm.kept(",
-        "tests/reports/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[threshold-ranks]",
+        "tests/dpfest/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[threshold-ranks]",
     ),
     Mutation(
         "over ranks, all shards draw the same noise",
@@ -123,7 +123,7 @@ MUTATIONS = [
         "a row that stands twice in a bag counts twice",
         "dpfest/gradients/embeddings.py",
         "isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2", "call.output.dim() > 2",
-        "tests/reports/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
+        "tests/dpfest/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
     ),
     Mutation(
         "over ranks, rows may move to bags of other examples than those they were counted for",

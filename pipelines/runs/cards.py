@@ -26,6 +26,7 @@ SCHEMA = 1
 SUFFIXES = (".jsonl", ".jsonl.xz")
 
 _PARTS = ("config", "ledger", "summary")
+_XZ = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "pb": 0}]  # texts have no alignment
 
 
 @dataclass(frozen=True, order=True)
@@ -141,7 +142,7 @@ def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
         there = _undamaged(path) if path.exists() else []
         merged = {one.key: one for one in (*there, *cards)}
         text = _text([merged[key] for key in sorted(merged)]).encode()
-        content = lzma.compress(text) if path.name.endswith(".xz") else text
+        content = lzma.compress(text, filters=_XZ) if path.name.endswith(".xz") else text
         write_atomically(path, lambda partial: partial.write_bytes(content))
     return len(merged), len(there) + len(cards) - len(merged)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reports import paths
+from tests import paths
 
-HOME = Path(__file__).parents[2]
+HOME = Path(__file__).parents[1]
 
 
 @pytest.mark.documents

@@ -16,8 +16,8 @@ from torch import Tensor
 from dpfest.errors import UserError
 from dpfest.gradients.parts import RowGradient
 from dpfest.training.loop import PrivateTraining
-from reports import combinations as paths
-from reports.combinations import PATHS, ROWS, SHARDS
+from tests.dpfest import combinations as paths
+from tests.dpfest.combinations import PATHS, ROWS, SHARDS
 from tests.dpfest.reference import reference_gradient
 
 OFFSETS = np.cumsum([0, *ROWS])

@@ -1,4 +1,4 @@
-"""The table of which algorithm trains on which path, in docs/LIBRARY.md: `python -m reports.paths`.
+"""The table of which algorithm trains on which path, in docs/LIBRARY.md: `python -m tests.paths`.
 
 Each combination is tried: a small training of that algorithm is made on that path, and takes a step. A test compares.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipelines.system.files import write_atomically
-from reports.combinations import PATHS, refusal, variants
+from tests.dpfest.combinations import PATHS, refusal, variants
 
 BEGIN = "<!-- paths: `make readme` writes what follows, from small trainings of each -->"
 END = "<!-- end of paths -->"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from reports.claims.claim import DECIDED
@@ -15,10 +16,10 @@ from reports.wording import capitalized, multiple, number, plural
 QUESTIONS = {
     "training_embeddings_helps_clicks": "Does private training of the embeddings beat freezing them?",
     "significant_reduction": "Can the gradient be made more than 10 times smaller at a loss of utility below 0.005?",
-    "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST?",
+    "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST with one k?",
+    "adafest_twice_fest_in_streams": "In streams, does DP-AdaFEST cut more than twice as much as the paper's DP-FEST?",
     "one_k_ahead_of_equal_shares": "Is DP-FEST better with one k over all p tables than with the paper's k/p of each?",
     "adafest_ahead_of_smaller_tables": "Is DP-AdaFEST ahead of DP-SGD with smaller tables, which choose no rows?",
-    "adafest_twice_fest_in_streams": "In streams, does DP-AdaFEST cut more than twice as much as the paper's DP-FEST?",
     "combined_ahead_of_both": "Is DP-AdaFEST+, with k/p rows a table, ahead of both alone?",
     "lora_behind": "Is DP-AdaFEST ahead of LoRA on word embeddings?",
     "training_embeddings_helps": "Does training word embeddings gain over freezing them what the paper says?",
@@ -28,11 +29,15 @@ QUESTIONS = {
 NOT_IN_PAPER = "not in the paper"
 """Beginning of where a claim is made, of claims that are our own."""
 
-AS_TRIED, ALONE = "*", "°"
-"""Marks of data on which settings that were not tried could change a verdict, and on which it does not stand among all
-verdicts (`claims.family`)."""
+AS_TRIED = "*"
+"""Mark of data on which settings that were not tried could change a verdict."""
 
-_ANSWERS = {HOLDS: "yes", FAILS: "no", CROSSES: "the curves cross"}
+_ANSWERS = {
+    HOLDS: ("yes", "probably"),
+    FAILS: ("no", "probably not"),
+    CROSSES: ("the curves cross", "the curves probably cross"),
+}
+"""Answers by verdict: where it stands among all verdicts (`claims.family`), and where it does not."""
 _UNKNOWN = "not shown"
 
 
@@ -57,7 +62,7 @@ class Found:
 
     def _answer(self, claim: Mapping[str, Any]) -> str:
         """Return on which data a claim holds at the main ε, and on which it does not; empty without runs."""
-        on: dict[str, list[str]] = {words: [] for words in (*_ANSWERS.values(), _UNKNOWN)}
+        on: dict[str, list[str]] = {words: [] for words in (*chain(*_ANSWERS.values()), _UNKNOWN)}
         for name, result in claim["datasets"].items():
             if name in self.epsilons and not result["without_runs"]:
                 words, where = self._at_main(name, result)
@@ -68,10 +73,10 @@ class Found:
     def _at_main(self, name: str, result: Mapping[str, Any]) -> tuple[str, str]:
         """Return the answer on a dataset, and its marks or where curves cross."""
         panel = self.main_panel(name, result) or result
-        words = _ANSWERS.get(panel["verdict"], _UNKNOWN)
-        if words == _UNKNOWN:
-            return words, ""
-        marks = AS_TRIED * panel["as_tried"] + ALONE * (not panel["stands"])
+        if panel["verdict"] not in _ANSWERS:
+            return _UNKNOWN, ""
+        words = _ANSWERS[panel["verdict"]][0 if panel["stands"] else 1]
+        marks = AS_TRIED * panel["as_tried"]
         crossing = panel.get("crossing")
         at = f" (it is ahead {crossing[2]} {multiple(crossing[0])}, a loss of {crossing[1]:.4f})" if crossing else ""
         return words, marks + at
@@ -105,10 +110,10 @@ class Found:
 
     @property
     def marks(self) -> str:
-        """What the marks mean; empty without a mark."""
+        """What marks and *probably* mean; empty without one."""
         said = "".join(answer for _, answer in self.answers)
         meaning = {
-            AS_TRIED: "settings that were not tried could change the answer",
-            ALONE: "shown alone, but not after correction for all verdicts of the register (Holm, 5%)",
+            "probably": "Probably: shown at 95% alone, but not together with all other verdicts (Holm)",
+            AS_TRIED: f"{AS_TRIED}: settings that were not tried could change the answer",
         }
-        return ". ".join(f"{mark}: {words}" for mark, words in meaning.items() if mark in said)
+        return ". ".join(words for mark, words in meaning.items() if mark in said.lower())

@@ -227,8 +227,9 @@ def caption(frontiers: Sequence[Frontier]) -> str:
     epsilons = sorted({frontier.panel.epsilon for frontier in frontiers})
     names = {metric(frontier.population) for frontier in frontiers}
     return (
-        f"Loss of test {' or '.join(sorted(names))} against DP-SGD's by the reduction of the embedding gradient at "
-        f"ε = {', '.join(map(number, epsilons))} on {plural(len(frontiers), 'data set')}; up and right is better. "
-        "Each curve is the algorithm's Pareto front, chosen on validation and drawn on test; bars are one-sided 95% "
-        "bounds over seeds. Below the dash-dotted line, frozen embeddings do better, which need no gradient at all."
+        f"Test {' or '.join(sorted(names))} lost against DP-SGD (downwards) where a step changes so many times fewer "
+        f"coordinates of the embedding tables (to the right), at ε = {', '.join(map(number, epsilons))} on "
+        f"{plural(len(frontiers), 'data set')}; up and right is better. A curve has the settings of an algorithm that "
+        "no other of it beats on validation, drawn on test; bars end at one-sided 95% bounds over seeds. Below the "
+        "dash-dotted line, frozen embeddings do better."
     )

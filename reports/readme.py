@@ -14,7 +14,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -104,15 +104,21 @@ class Results:
         return Found.of(self.judged, self.everything)
 
     @property
+    def _first(self) -> Found:
+        """The answers on the data of the picture."""
+        shown = {frontier.population.dataset for frontier in self.frontiers}
+        return replace(self.found, epsilons={name: at for name, at in self.found.epsilons.items() if name in shown})
+
+    @property
     def text(self) -> str:
         """Text of the block in README."""
         text = render(
             "readme.md.jinja",
-            answers=self.found.answers,
+            answers=self._first.answers[:4],
             caption=frontiers.caption(self.frontiers),
             claims=CLAIMS.as_posix(),
             coordinates=_criteo_coordinates(),
-            marks=self.found.marks,
+            marks=self._first.marks,
             nearest=self._nearest,
             nearly=NEARLY,
             picture=PICTURE.as_posix(),
@@ -311,7 +317,7 @@ def _filled(text: str) -> str:
         indent = "  " if line.startswith("- ") else ""
         fixed = line.startswith(("|", "#", "!"))
         lines.append(line if fixed else textwrap.fill(
-            line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            line, 130, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ))  # fmt: skip
     return "\n".join(lines)
 

@@ -65,3 +65,22 @@ def test_tables_of_ones_own_are_those_of_the_benchmark() -> None:
     for size, *cells in said:
         rows = int(size.replace(",", ""))
         assert cells == [f"{timed[rows, name.replace('`', '')]:.1f}" for name in columns]
+
+
+def test_readme_says_of_steps_what_the_tables_do() -> None:
+    """Of the paper's algorithms, on a CPU and on a GPU."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"([\d.]+) to ([\d.]+) times on a CPU, (\d) to (\d) on a GPU", " ".join(readme.split()))
+    assert found is not None
+    least, most, low, high = found.groups()
+    cpu, gpu = (
+        [
+            float(cell)
+            for name, *cells in rows_after(line)
+            if name in ("DP-AdaFEST", "DP-AdaFEST+", "DP-FEST")
+            for cell in cells
+        ]
+        for line in ("| | click model, 338,782 rows", "| | 338,782 rows | 1.69 million rows |")
+    )
+    assert (f"{min(cpu):.2f}", f"{max(cpu):.2f}") == (least, most)
+    assert (f"{min(gpu):.0f}", f"{max(gpu):.0f}") == (low, high)

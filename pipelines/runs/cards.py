@@ -3,6 +3,7 @@
 A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.xz`` (a thirtieth of the size). Its first line, the header, lists
 the versions and commands that made the runs. Every other line is a run: its released settings, ledger and summary under
 the names of those files, and a checksum of the three. Lines are sorted by content, so the same runs give the same file.
+Of a stream, a card leaves out the utility in each period: more bytes than all else together, for no report.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Card:
     line: int = 0
 
     def text(self, name: str) -> str:
-        """Return a released file byte for byte (``config.yaml``, ``ledger.json`` or ``summary.json``)."""
+        """Return a released file (``config.yaml``, ``ledger.json`` or ``summary.json``), byte for byte but for what
+        the card of a stream leaves out."""
         return {
             CONFIG: lambda: config_text(self.config),
             LEDGER: lambda: json_text(self.ledger),
@@ -94,7 +96,15 @@ def _key(dataset: str, algorithm: str, released: Mapping[str, Any], weights: str
 
 def card(release: Release, maker: Maker) -> Card:
     """Return the card of a checked release."""
-    return Card(release.config, release.ledger, release.summary, maker)
+    return Card(release.config, release.ledger, without_periods(release.summary), maker)
+
+
+def without_periods(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a summary without the utilities in each period of a stream, whose days and sizes stay."""
+    if not summary.get("periods"):
+        return summary
+    kept = [{name: of for name, of in one.items() if not isinstance(of, Mapping)} for one in summary["periods"]]
+    return {**summary, "periods": kept}
 
 
 def card_files(folder: Path) -> list[Path]:

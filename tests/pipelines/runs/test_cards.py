@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
-from pipelines.runs.cards import Card, Maker, card_files, key_of, keys_in, read_cards, write_cards
+from pipelines.runs.cards import Card, Maker, card, card_files, key_of, keys_in, read_cards, write_cards
 from pipelines.runs.grid import plan
 from pipelines.runs.identity import run_hash
+from pipelines.runs.release import Release
 
 DOCS = Path(__file__).parents[3] / "docs"
 MAKER = Maker("0.1.0", "51c0a5d", "dpfest sweep experiment=comparison")
@@ -47,8 +49,8 @@ def test_what_is_written_is_read_and_the_order_of_writing_does_not_matter(tmp_pa
     cards = [one(seed, value=0.7 + seed / 100, maker=MAKER if seed else other) for seed in range(4)]
     at_once, piecewise = tmp_path / f"one{suffix}", tmp_path / "folder" / f"two{suffix}"
     assert write_cards(at_once, cards) == (4, 0)
-    for card in reversed(cards):
-        write_cards(piecewise, [card])
+    for each in reversed(cards):
+        write_cards(piecewise, [each])
     assert at_once.read_bytes() == piecewise.read_bytes()
     assert values(at_once) == [0.7, 0.71, 0.72, 0.73]
     again, _ = read_cards(at_once)
@@ -124,6 +126,17 @@ def test_cards_that_two_write_at_once_are_all_kept(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda seed: write_cards(tmp_path / "all.jsonl", [one(seed)]), range(8)))
     assert len(values(tmp_path / "all.jsonl")) == 8
+
+
+def test_a_card_of_a_stream_leaves_out_the_utilities_of_its_periods_alone() -> None:
+    sizes = {"period": 1, "days": [0, 1], "examples": 50}
+    whole = {"dataset": "names_stream", "utility": {"value": 0.7}, "periods": [sizes | {"validation": {"auc": 0.6}}]}
+    release = Release(Path("run"), (), {"seed": 0}, whole, {"epsilon": 1.0}, "0a1b2c3d4e5f")
+    made = card(release, MAKER)
+    assert made.summary == {"dataset": "names_stream", "utility": {"value": 0.7}, "periods": [sizes]}
+    assert (made.config, made.ledger) == (release.config, release.ledger)
+    plain = replace(release, summary=whole | {"periods": None})
+    assert card(plain, MAKER).summary == plain.summary
 
 
 def test_makers_without_a_card_are_forgotten(tmp_path: Path) -> None:

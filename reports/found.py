@@ -16,7 +16,7 @@ from reports.wording import capitalized, multiple, number, plural
 QUESTIONS = {
     "training_embeddings_helps_clicks": "Does private training of the embeddings beat freezing them?",
     "significant_reduction": "Can the gradient be made more than 10 times smaller at a loss of utility below 0.005?",
-    "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST with one k?",
+    "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST?",
     "adafest_twice_fest_in_streams": "In streams, does DP-AdaFEST cut more than twice as much as the paper's DP-FEST?",
     "one_k_ahead_of_equal_shares": "Is DP-FEST better with one k over all p tables than with the paper's k/p of each?",
     "adafest_ahead_of_smaller_tables": "Is DP-AdaFEST ahead of DP-SGD with smaller tables, which choose no rows?",

@@ -228,8 +228,8 @@ def caption(frontiers: Sequence[Frontier]) -> str:
     names = {metric(frontier.population) for frontier in frontiers}
     return (
         f"Test {' or '.join(sorted(names))} lost against DP-SGD (downwards) where a step changes so many times fewer "
-        f"coordinates of the embedding tables (to the right), at ε = {', '.join(map(number, epsilons))} on "
-        f"{plural(len(frontiers), 'data set')}; up and right is better. A curve has the settings of an algorithm that "
-        "no other of it beats on validation, drawn on test; bars end at one-sided 95% bounds over seeds. Below the "
+        f"coordinates of the tables (to the right), at ε = {', '.join(map(number, epsilons))} on "
+        f"{plural(len(frontiers), 'data set')}; up and right is better. A curve has the settings that no "
+        "other of the algorithm beats on validation, drawn on test; bars end at one-sided 95% bounds. Below the "
         "dash-dotted line, frozen embeddings do better."
     )

@@ -45,7 +45,7 @@ from reports.style import Drawing, dress, settle, style
 from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
-from reports.wording import capitalized, multiple, number, seeds_of, significant, utility
+from reports.wording import capitalized, number, seeds_of, significant, utility
 from reports.write import printed
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
@@ -119,7 +119,6 @@ class Results:
             claims=CLAIMS.as_posix(),
             coordinates=_criteo_coordinates(),
             marks=self._first.marks,
-            nearest=self._nearest,
             nearly=NEARLY,
             picture=PICTURE.as_posix(),
             results=RESULTS.as_posix(),
@@ -185,13 +184,6 @@ class Results:
             return result["alone"]
         text = "" if main is None else capitalized(main["evidence"])
         return " ".join(filter(None, (text, rest and f"{rest}.")))
-
-    @property
-    def _nearest(self) -> dict[str, str]:
-        """Return where DP-AdaFEST cuts the gradient most within NEARLY, and by how much."""
-        reached = [(reach, one) for one in self.frontiers if (reach := one.reach("adafest"))]
-        reach, one = max(reached, key=lambda pair: pair[0].estimate)
-        return {"data": one.population.dataset, "cut": multiple(reach.estimate), "shown": multiple(reach.shown)}
 
     @property
     def _seen(self) -> dict[str, str]:
@@ -317,7 +309,7 @@ def _filled(text: str) -> str:
         indent = "  " if line.startswith("- ") else ""
         fixed = line.startswith(("|", "#", "!"))
         lines.append(line if fixed else textwrap.fill(
-            line, 130, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ))  # fmt: skip
     return "\n".join(lines)
 

@@ -51,7 +51,7 @@ def test_questions_are_answered_by_data_at_the_main_epsilon(groups: list[Populat
     assert found.answers == [
         ("Does private training of the embeddings beat freezing them?", "Yes on journey; not shown on nycflights."),
         (
-            "Is DP-AdaFEST ahead of DP-FEST with one k?",
+            "Is DP-AdaFEST ahead of DP-FEST?",
             "Probably not on nycflights*; the curves cross on journey (it is ahead beyond 203×, a loss of 0.0065).",
         ),
     ]

@@ -61,11 +61,11 @@ class Frontier:
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
-        """Curves of the algorithms with a gradient that is not empty; none without DP-SGD."""
+        """Curves of the algorithms that cut the gradient, but not to nothing; none without DP-SGD."""
         if self.compared.reference is None:
             return {}
         found = {name: self.compared.curve(self._variant(name)) for name in self._names}
-        return {name: one for name, one in found.items() if one.settings}
+        return {name: one for name, one in found.items() if any(setting.reduction > 1 for setting in one.settings)}
 
     def reach(self, name: str, loss: float = NEARLY) -> Reach | None:
         """Return an algorithm's largest reduction within a loss; None without runs."""
@@ -122,11 +122,11 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
         return None
     columns = min(len(frontiers) + 1, _COLUMNS)
     lines = math.ceil((len(frontiers) + 1) / columns)
-    wide = _ALONE if len(frontiers) == 1 else 1.0
+    alone = len(frontiers) == 1
+    wide = _ALONE if alone else 1.0
     figure = Drawing(2.6 * columns * wide, 0.2 + 2.3 * lines * wide)
-    widths = [_BESIDE_LEGEND, 1.0] if len(frontiers) == 1 else None
-    grid = figure.subplots(lines, columns, squeeze=False, width_ratios=widths)
-    few = len(frontiers) == 1 and sum(len(one.knots) for one in frontiers[0].curves.values()) <= _NAMED
+    grid = figure.subplots(lines, columns, squeeze=False, width_ratios=[_BESIDE_LEGEND, 1.0] if alone else None)
+    few = alone and sum(len(one.knots) for one in frontiers[0].curves.values()) <= _NAMED
     for axes, frontier in zip(grid.flat, frontiers, strict=False):
         _draw(axes, frontier, named=few)
     for axes in grid.flat[len(frontiers) :]:

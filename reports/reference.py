@@ -143,9 +143,10 @@ def agreements(entries: Iterable[Entry], groups: Sequence[Population], reference
     """Return the agreement with the reference in this folder of each artifact that is drawn from runs; nothing if the
     reference has no run on these data."""
     runs, _ = load_runs(reference, datasets={group.dataset for group in groups})
+    if not runs:
+        return []
     theirs = {key: setting for key, _, setting in _settings(populations(runs))}
-    drawn = [entry for entry in entries if entry.experiment is not None] if runs else []
-    return [_agreement(entry, groups, theirs) for entry in drawn]
+    return [_agreement(entry, groups, theirs) for entry in entries if entry.experiment is not None]
 
 
 def _settings(groups: Iterable[Population]) -> list[tuple[Key, Population, Setting]]:

@@ -122,10 +122,8 @@ def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> f
     Raises:
         UserError: the plan has no contribution map, or false_rows is out of range.
     """
-    if not isinstance(plan.algorithm, AdaFEST):
-        raise UserError(f"{plan.algorithm.name} has no contribution map, so no threshold: plan with dpfest.AdaFEST().")
+    maps = [_map(plan, period) for period in range(len(plan.periods))]
     if not 0 < false_rows < rows:
         raise UserError(f"false_rows={false_rows} must lie between 0 and the {rows} rows.")
-    steps = [plan.step(number) for number in range(len(plan.periods))]
-    sigma = max(step.map_noise_multiplier or 0.0 for step in steps if step)
-    return -sigma * plan.algorithm.contribution_clipping_norm * float(ndtri(false_rows / rows))
+    deviation = max(sigma * algorithm.contribution_clipping_norm for algorithm, sigma, _ in maps)
+    return -deviation * float(ndtri(false_rows / rows))

@@ -18,10 +18,6 @@ from dpfest.errors import UserError
 
 LABEL, CATEGORICAL, NUMERIC, OUT = "label", "categorical", "numeric", "left out"
 
-_REMEDY = (
-    "a label is 1 or 0, or true or false, in every row, and both occur. Write words as 1 and 0, leave out rows without "
-    'a label, or compare a number, as in --label "rating > 3".'
-)
 _LABELS = re.compile(r"(?:is_?)?(?:click(?:ed|s)?|label|target|y|convert(?:ed)?|conversion|purchased?|bought|response)")
 _IDENTIFIES = re.compile(r"(?:^|[_ .-])(?:id|ids|code|zip|zipcode|postcode|sku|isbn|hash|type|hour|weekday|month|dow)$")
 _UNITS = re.compile(
@@ -111,7 +107,11 @@ def propose(sample: pl.DataFrame, rows: int, label: str | None = None, typed: bo
     for column in columns:
         if column.name == named:
             if of_label == named and not _is_binary(column, both=False):  # of a sample, maybe
-                raise UserError(f"The label {named} holds {_held(column)}: {_REMEDY}")
+                raise UserError(
+                    f"The label {named} holds {_held(column)}: a label is 1 or 0, or true or false, in every row, and "
+                    "both occur. Write words as 1 and 0, leave out rows without a label, or compare a number, as in "
+                    '--label "rating > 3".'
+                )
             why = "as you said" if label else "0 or 1 in every row" if of_label == named else "a rating"
             choices.append(Choice(column.name, _type(column), LABEL, of_label, why))
         else:

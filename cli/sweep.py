@@ -8,6 +8,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,9 +179,12 @@ def _follow(ended: Iterator[Outcome], planned: Sequence[PlannedRun], count: int)
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
     if by_status["interrupted"] or not_started:
         print("The same command goes on with what is left.")
+    reasons: dict[str, list[PlannedRun]] = defaultdict(list)
     for outcome in by_status["failed"]:
-        print(f"failed: {outcome.run}: {outcome.reason}")
-        print(f"        dpfest train {shlex.join(outcome.run.overrides)}    (log: {log_file(outcome.run)})")
+        reasons[outcome.reason].append(outcome.run)
+    for reason, (first, *others) in reasons.items():
+        print(f"failed: {first}{f' and {len(others)} more' if others else ''}: {reason}")
+        print(f"        dpfest train {shlex.join(first.overrides)}    (log: {log_file(first)})")
     if by_status["failed"]:
         return 1
     return 130 if by_status["interrupted"] or not_started else 0

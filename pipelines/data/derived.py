@@ -13,21 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.system.checksum import sha256_of
-from pipelines.system.files import write_array, write_atomically
+from pipelines.system.checksum import read_sha256, sha256_of
+from pipelines.system.files import save_array, write_atomically
 
 
 def write_derived(path: Path, array: NDArray[np.int64], rows: str) -> None:
-    """Write an array and its checksum; ``rows`` is the checksum of the rows that it was derived from."""
-    write_array(path, array)
-    text = _text(path, rows)
+    """Write an array and its checksum; ``rows`` is the checksum of the rows that it was derived from.
+
+    Two processes may write the same array at once: each hashes its own bytes before they get their name.
+    """
+    checksums = []
+
+    def write(partial: Path) -> None:
+        save_array(partial, array)
+        checksums.append(read_sha256(partial))
+
+    write_atomically(path, write)
+    text = _text(path, checksums[0], rows)
     write_atomically(_seal(path), lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def read_derived(path: Path, rows: str) -> NDArray[np.int64] | None:
     """Return the array, mapped into memory; None if it is missing, damaged, or was derived from other rows."""
     try:
-        if _seal(path).read_text(encoding="utf-8") != _text(path, rows):
+        if _seal(path).read_text(encoding="utf-8") != _text(path, sha256_of(path), rows):
             return None
         found: NDArray[np.int64] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, UserError):
@@ -39,5 +48,5 @@ def _seal(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def _text(path: Path, rows: str) -> str:
-    return f"{sha256_of(path)}  {path.name}\n{rows}  train.rows\n"
+def _text(path: Path, checksum: str, rows: str) -> str:
+    return f"{checksum}  {path.name}\n{rows}  train.rows\n"

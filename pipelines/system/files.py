@@ -74,12 +74,13 @@ def private_folder(path: Path) -> Path:
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write a ``.npy`` file atomically; nothing is pickled."""
+    write_atomically(path, lambda partial: save_array(partial, array))
 
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:  # given a path, numpy would append .npy
-            np.save(file, array, allow_pickle=False)
 
-    write_atomically(path, write)
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Fill a file of any name as a ``.npy``; nothing is pickled."""
+    with path.open("wb") as file:  # given a path, numpy would append .npy
+        np.save(file, array, allow_pickle=False)
 
 
 def write_blocks(path: Path, count: int, dtype: DTypeLike, blocks: Iterable[NDArray[Any]]) -> None:

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from cli.examples import EXAMPLES
+from cli.sweep import _follow
 from cli.tasks import describe
+from pipelines.config.compose import Composer
+from pipelines.runs.grid import plan
+from pipelines.sweep import Outcome
 from tests.cli.conftest import HOME, Command
 
 COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
@@ -130,6 +134,16 @@ def test_settings_of_somebody_else_that_name_code_are_refused(dpfest_here: Comma
     ended = dpfest_here("budget", "--config-dir", "theirs", "experiment=nice")
     assert ended.returncode == 2 and "nice.yaml names code to run" in ended.stderr
     assert not (tmp_path / "b").exists()
+
+
+def test_what_made_several_runs_of_a_sweep_fail_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = plan(Composer(), ["data=names", "algorithm=frozen,dpsgd", "seed=1,2"]).runs
+    reasons = ["train.txt is cut off.", "no memory.", "train.txt is cut off.", "train.txt is cut off."]
+    ended = [Outcome(run, "failed", reason) for run, reason in zip(runs, reasons, strict=True)]
+    assert _follow(iter(ended), runs, 4) == 1
+    shown = capsys.readouterr().out.split("4 failed.\n")[1].splitlines()
+    assert shown[::2] == [f"failed: {runs[0]} and 2 more: {reasons[0]}", f"failed: {runs[1]}: {reasons[1]}"]
+    assert shown[1].startswith("        dpfest train data=names algorithm=frozen seed=1    (log: ")
 
 
 @pytest.mark.parametrize("more", [(), ("search=poisson", "search.mean=2")], ids=["sweep", "search"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipelines.data.clicks.criteo import PUBLISHED_SIZES, CriteoKaggleConfig
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.dataset import Dataset
+from pipelines.data.derived import read_derived, write_derived
 from tests.pipelines.data.criteo_text import Fields, run, some_lines
 
 
@@ -111,6 +113,25 @@ def test_a_histogram_of_the_right_sum_but_other_counts_is_made_again(tmp_path: P
     for name in ("histogram.npy", "histogram.npy.sha256"):  # whole, but derived from other rows
         (dataset.folder / name).write_bytes((other.folder / name).read_bytes())
     assert np.array_equal(np.concatenate(dataset.histogram()), whole)
+
+
+def test_a_checksum_is_that_of_the_counts_written_whatever_takes_their_place_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs that start together both write the counts: neither may vouch for the other's, nor fail on them."""
+    replace = os.replace
+
+    def with_a_rival(source: Path, target: Path) -> None:
+        replace(source, target)
+        if target.name == "histogram.npy":
+            np.save(target, np.zeros(5, np.int64))
+
+    monkeypatch.setattr(os, "replace", with_a_rival)
+    write_derived(tmp_path / "histogram.npy", np.arange(5), "rows")
+    assert read_derived(tmp_path / "histogram.npy", "rows") is None
+    monkeypatch.undo()
+    write_derived(tmp_path / "histogram.npy", np.arange(5), "rows")
+    assert np.array_equal(read_derived(tmp_path / "histogram.npy", "rows"), np.arange(5))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.dev
 
+# Hundreds of processes import torch: kept bytecode halves their start, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-all lint conf docs wheel reproduce estimate readme clean
 

@@ -25,9 +25,9 @@ from dpfest.noise.key import NoiseKey as NoiseKey
 from dpfest.planning.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.planning.ledger import Ledger as Ledger
 from dpfest.planning.periods import Period as Period
-from dpfest.planning.periods import training_steps as training_steps
+from dpfest.planning.plan import plan as plan
+from dpfest.planning.plan import training_steps as training_steps
 from dpfest.planning.privacy_plan import PrivacyPlan as PrivacyPlan
-from dpfest.planning.privacy_plan import plan as plan
 from dpfest.planning.sampling import PoissonBatches as PoissonBatches
 from dpfest.planning.search import Best as Best
 from dpfest.planning.search import SearchPlan as SearchPlan

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
 from dpfest.accounting.bands import strategy
-from dpfest.errors import UserError
+from dpfest.errors import UserError, whole_number
 from dpfest.planning.other_samplers import BallsInBins, CyclicPoisson, TruncatedPoisson, default_max_batch_size
-from dpfest.planning.periods import Period, whole_number
+from dpfest.planning.periods import Period
 from dpfest.planning.sampling import Poisson, Sampler
 from dpfest.planning.unproven import Paper, Shuffled
 

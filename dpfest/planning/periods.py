@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from dpfest.errors import UserError
+from dpfest.errors import UserError, whole_number
 from dpfest.gradients.units import identifiers_of
-
-MOST_STEPS = 10**9
-"""Of a period; more would outlast every machine, and the numbers with which they are accounted."""
 
 
 @dataclass(frozen=True)
@@ -77,29 +73,3 @@ def _of_days(count: Callable[[range], int], total: int, length: int | None, batc
                 f"batch_size={batch_size}: lower it, or raise period={length}."
             )
     return periods
-
-
-def training_steps(examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None) -> int:
-    """Return T: ``steps``, or ceil(epochs * examples / batch_size). Raises UserError unless exactly one is given."""
-    if (steps is None) == (epochs is None):
-        raise UserError(f"Give exactly one of steps={steps} and epochs={epochs}: the length of training.")
-    total = (
-        whole_number("steps", steps) if steps is not None else positive_number("epochs", epochs) * examples / batch_size
-    )
-    if not total <= MOST_STEPS:
-        raise UserError(f"Training would take {total:.3g} steps, and no more than {MOST_STEPS:.0e} are planned.")
-    return math.ceil(total)
-
-
-def whole_number(name: str, value: Any) -> int:
-    """Return a whole number of 1 or more; refuse anything else, by its name."""
-    if not isinstance(value, Integral) or value < 1:
-        raise UserError(f"{name}={value!r} must be a whole number, 1 or more.")
-    return int(value)
-
-
-def positive_number(name: str, value: Any) -> float:
-    """Return a number above 0; refuse anything else, by its name."""
-    if not isinstance(value, Real) or not float(value) > 0:
-        raise UserError(f"{name}={value!r} must be a number above 0.")
-    return float(value)

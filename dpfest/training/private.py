@@ -23,8 +23,8 @@ from dpfest.gradients.tables import parameter_groups
 from dpfest.gradients.units import Units
 from dpfest.gradients.validation import check_training
 from dpfest.noise.key import NoiseKey
+from dpfest.planning.plan import plan as planned
 from dpfest.planning.privacy_plan import PrivacyPlan
-from dpfest.planning.privacy_plan import plan as planned
 from dpfest.selection.topk import Selection
 from dpfest.training import binding
 from dpfest.training.arguments import cipher_for

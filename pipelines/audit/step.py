@@ -9,7 +9,8 @@ from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.flaws import OF_A_STEP, Flaw

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dpfest.accounting.accountant import Event
 from dpfest.algorithms.algorithm import Algorithm
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from pipelines.audit.attack import Law
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS, Examples, Observed, Run
 

@@ -1,6 +1,6 @@
 """`dpfest budget`: the noise that a privacy budget requires, without training.
 
-The calculation is that of `dpfest.planning.privacy_plan`, which `train` calls, too; that of a private search is
+The calculation is that of `dpfest.planning.plan`, which `train` calls, too; that of a private search is
 `sweep`'s.
 """
 
@@ -24,7 +24,8 @@ from dpfest.accounting.bands import strategy
 from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.errors import UserError
 from dpfest.planning.other_samplers import TruncatedPoisson
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.planning.search import SearchPlan, plan_search
 from dpfest.planning.search_law import Search
 from dpfest.planning.seen import seen_by_map, seen_by_selection, survival, threshold_for

@@ -26,7 +26,8 @@ from functools import cache, partial
 from dpfest.accounting import calibration
 from dpfest.accounting.bands import MOST_BANDS
 from dpfest.errors import UserError
-from dpfest.planning.privacy_plan import PrivacyPlan, training_steps
+from dpfest.planning.plan import training_steps
+from dpfest.planning.privacy_plan import PrivacyPlan
 from pipelines.budget import accumulated, data_sizes, planned
 from pipelines.config.settings import Config
 

@@ -21,7 +21,8 @@ from dpfest.errors import UserError
 from dpfest.gradients.reading import MicroBatch
 from dpfest.gradients.units import UnitConfig, Units
 from dpfest.noise.key import AES, CHACHA, NoiseKey
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.planning.unproven import Nonprivate
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables

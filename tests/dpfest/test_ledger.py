@@ -15,7 +15,7 @@ from dpfest.algorithms.adafest import AdaFESTPlus
 from dpfest.algorithms.exponential import Exponential
 from dpfest.errors import UserError
 from dpfest.planning.ledger import BudgetExceeded, Ledger
-from dpfest.planning.privacy_plan import plan
+from dpfest.planning.plan import plan
 from dpfest.planning.unproven import Nonprivate
 
 STEP = Event(kind="gaussian", what="step", noise_multiplier=1.0, sampling_probability=0.01)

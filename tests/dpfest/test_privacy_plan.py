@@ -14,8 +14,7 @@ from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.periods import training_steps
-from dpfest.planning.privacy_plan import plan
+from dpfest.planning.plan import plan, training_steps
 from dpfest.planning.seen import threshold_for
 from dpfest.planning.unproven import Nonprivate
 from dpfest.selection.survivors import surviving_rows

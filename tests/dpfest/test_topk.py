@@ -17,7 +17,7 @@ from dpfest.errors import UserError
 from dpfest.noise.gaussian import BLOCK, gaussian_grid
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.fidelity import FIDELITIES
-from dpfest.planning.privacy_plan import plan
+from dpfest.planning.plan import plan
 from dpfest.selection import topk
 from dpfest.selection.topk import SelectionConfig, noise_scales, rows_selected, selection_events
 from dpfest.training.arguments import rows_of

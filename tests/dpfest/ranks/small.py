@@ -17,7 +17,8 @@ from dpfest.gradients.reading import Batch, MicroBatch
 from dpfest.gradients.tables import parameter_groups
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.ledger import Ledger
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.planning.unproven import Nonprivate
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables

@@ -10,7 +10,7 @@ from dpfest.algorithms.algorithm import Algorithm
 from dpfest.algorithms.rules import DPSGD
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.privacy_plan import plan
+from dpfest.planning.plan import plan
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import REPLICAS, Pair
 from pipelines.audit.step import audit_step

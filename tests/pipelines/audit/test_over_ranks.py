@@ -16,7 +16,8 @@ from dpfest.algorithms.rules import ALGORITHMS, DPSGD
 from dpfest.gradients.parts import NoisedGradient, RowGradient
 from dpfest.gradients.reading import MicroBatch
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.plan import plan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables

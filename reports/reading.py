@@ -22,6 +22,7 @@ from dpfest.errors import UserError
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.directory import DATA_HASH
+from pipelines.runs.published import SUMMARY_SCHEMA
 from pipelines.runs.release import PRIVATE, WEIGHTS, run_folders
 from pipelines.system.checksum import check_sums
 from pipelines.system.memory import uncollected
@@ -38,9 +39,6 @@ from reports.checked import (
     size,
 )  # fmt: skip
 from reports.runs import Losses, Run, TableGradient, Timings
-
-SCHEMA = 2
-"""The schema of summary.json that this version reads."""
 
 Settings = Mapping[str, Any]
 
@@ -150,8 +148,8 @@ def _whole(path: Path, summary: Settings, config: Settings, asked: Settings, car
 
 
 def _run(path: Path, summary: Settings, config: Settings, asked: Settings, card: Card | None) -> Run:
-    if summary.get("schema", SCHEMA) != SCHEMA:
-        raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SCHEMA}")
+    if summary.get("schema", SUMMARY_SCHEMA) != SUMMARY_SCHEMA:
+        raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SUMMARY_SCHEMA}")
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     privacy = summary.get("privacy") or {}
     # A run without epsilon counts as non-private; one with an infinite epsilon must not.

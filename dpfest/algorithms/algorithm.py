@@ -159,6 +159,13 @@ class PrivateAlgorithm(Algorithm):
         for setting in fields(self):
             if isinstance(setting.default, int | float) and setting.name != "threshold":
                 positive(setting.name, getattr(self, setting.name), whole=isinstance(setting.default, int))
+            # Squares of coordinates below 1e-19 lose digits in float32, and vanish below 1e-22: many such would pass
+            # unclipped.
+            if setting.name.endswith("clipping_norm") and getattr(self, setting.name) < 1e-9:
+                raise ValueError(
+                    f"{setting.name}={getattr(self, setting.name)} must be at least 1e-9: the squares of so small "
+                    "gradients vanish in float32. Scale the loss up instead."
+                )
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
         """Return one Gaussian release of a Poisson sample, of sensitivity ``C2``."""

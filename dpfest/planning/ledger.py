@@ -124,7 +124,10 @@ class Ledger:
             self.spend(replace(self._steps[period], count=steps))
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Return epsilon at ``delta`` (None for the target's) of what was spent, as the fidelity counts it."""
+        """Return epsilon at ``delta`` (None for the target's) of what was spent, as the fidelity counts it.
+
+        Where what was released decided how much is spent, the guarantee is the target.
+        """
         return self._count.cost(self.events, self.delta if delta is None else delta)
 
     def sound_epsilon(self, delta: float | None = None) -> float:

@@ -91,10 +91,12 @@ def select(
         distinct = np.unique(np.concatenate(pairs))
         counts += counted(distinct // total, distinct % total, recorder.layout.offsets, most)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
+    # Counts of the same data under another noise multiplier must not share its noise, if the seed does.
+    noise = key.derive(f"rows of {algorithm.selection!r}, {most}, {units and units.config!r}")
     chosen = select_rows(
         histograms,
         algorithm.selection,
-        key.stream("selection"),
+        noise.stream("selection"),
         examples=len(dataset) if units is None else units.count,
         rows_per_example=most,
     )

@@ -49,9 +49,10 @@ class PrivateTraining(OneProcess):
     Iterate over it for the batches of the remaining steps, and pass each to :meth:`step`.
 
     Formal guarantee: under fidelity ``rigorous``, the weights after every step together (under lazy noise, after every
-    :meth:`flush`) are ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one adjacency, provided that the key
-    stays secret, the examples (or units) do not mix (checked, see :mod:`dpfest.training.trial`) and no step is repeated
-    with other inputs (see :meth:`load_state_dict`).
+    :meth:`flush`) are ``(plan.target_epsilon, plan.delta)``-DP under add-or-remove-one adjacency, wherever training
+    stops, and ``(ledger.epsilon(), plan.delta)``-DP after a number of steps fixed in advance; provided that the key
+    stays secret and serves this training alone, the examples (or units) do not mix (checked, see
+    :mod:`dpfest.training.trial`) and no step is repeated with other inputs (see :meth:`load_state_dict`).
 
     Args:
         model: checked once, here; :class:`dpfest.gradients.capture.Recorder` says what it may contain.
@@ -64,8 +65,8 @@ class PrivateTraining(OneProcess):
         units: the units of this period's examples, for a plan with a unit of privacy.
         selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
             alone, if the caller vouches that the ledger contains their cost.
-        key: key of the whole run; None for that of ``after``, or a fresh one from the operating system, of the cipher
-            that is the default of the model's device (:mod:`dpfest.noise.key`).
+        key: key of this run alone, all of it; None for that of ``after``, or a fresh one from the operating system, of
+            the cipher that is the default of the model's device (:mod:`dpfest.noise.key`).
         ledger: None for the plan's own, or that of ``after``.
         after: in a stream, the training of the period before, of the same model and loss: its key and ledger go on, and
             what it checked is not checked again.
@@ -164,7 +165,7 @@ class PrivateTraining(OneProcess):
         return self._paid_for == self.steps_done
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Return epsilon of everything spent so far, at ``delta`` (None for the plan's)."""
+        """Return epsilon of all spent so far, at ``delta`` (None for the plan's); see :meth:`Ledger.epsilon`."""
         return self.ledger.epsilon(delta) if self.algorithm.private else math.inf
 
     def indices(self, step: int) -> np.ndarray:
@@ -344,6 +345,8 @@ class PrivateTraining(OneProcess):
             self._refuse_branches()
             key = key_of_branch(state, key, steps, taken, self.period.steps)
             done, reserved = self.period.steps - steps, 0
+        paid = self.steps_done + self._reserved + self._paid_ahead
+        self.ledger.spend_step(self._number, max(0, done + reserved - paid))  # first: what is refused changes nothing
         try:
             self.model.load_state_dict(state["private_model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -355,8 +358,6 @@ class PrivateTraining(OneProcess):
         self._batches = self.plan.batches(self._number, key)
         if self.engine.lazy:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
-        paid = self.steps_done + self._reserved + self._paid_ahead
-        self.ledger.spend_step(self._number, max(0, done + reserved - paid))
         self.steps_done, self._reserved = done, reserved
         self._is_branch = self._is_branch or steps is not None or bool(state.get("is_branch"))
         self._paid_for = done if paid > done + reserved else None

@@ -87,7 +87,8 @@ def make_private(
         num_workers: processes that read.
         pin_memory: whether batches are read into pinned memory.
         sum_dtype: see :class:`PrivateTraining`.
-        noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only.
+        noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only
+            (two trainings of one seed share their noise).
         key: in place of a seed, the secret key of this run alone: of :func:`dpfest.select_best`, or
             ``NoiseKey.fresh()``. The noise is also a function of all that decides the gradients: plan, model, initial
             weights, loss function, data, optimisers, units and selected rows.

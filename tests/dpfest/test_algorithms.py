@@ -108,6 +108,8 @@ def test_exact_scores_decide_where_rounded_ones_mislead() -> None:
         (AdaFEST, "threshold", float("nan")),
         (AdaFEST, "threshold", "3"),
         (AdaFEST, "clipping_norm", "1"),
+        (DPSGD, "clipping_norm", 1e-10),
+        (Exponential, "selection_clipping_norm", 1e-10),
         (Exponential, "rows_per_step", 2.5),
     ],
 )

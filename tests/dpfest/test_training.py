@@ -246,6 +246,32 @@ def test_a_rollback_takes_weights_back_and_no_step() -> None:
     assert run.steps_done == STEPS and run.steps_left == 0 and run.epsilon() <= 4.0
 
 
+def test_a_state_that_the_ledger_cannot_pay_for_changes_nothing() -> None:
+    """Else training would go on with the state's weights, or under its key, where the exception is caught."""
+    run = training(noise_seed=None)
+    take(run, STEPS // 2 + 1)
+    other = training(noise_seed=None)
+    other.ledger, before, key = run.ledger, weights(other), other.engine.key.secret
+    with pytest.raises(BudgetExceeded):
+        other.load_state_dict(run.state_dict())
+    assert torch.equal(weights(other), before) and (other.steps_done, other.engine.key.secret) == (0, key)
+
+
+def test_two_selections_of_one_seed_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their difference would be without any, were it only scaled."""
+    drawn: list[list[int]] = []
+
+    def record(histograms: Any, selection: Any, stream: Any, **settings: Any) -> Any:
+        drawn.append(stream.at(0, 2).tolist())
+        return dpfest.select_rows(histograms, selection, stream, **settings)
+
+    monkeypatch.setattr("dpfest.training.histogram.select_rows", record)
+    for multiplier in (5.0, 5.0, 6.0):
+        rule = dpfest.FEST(selection=dpfest.SelectionConfig(rows=8, noise_multiplier=multiplier))
+        dpfest.select(Shop(), data(), losses, rule, rows_per_example=3, noise_seed=2)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_a_branch_has_a_key_of_its_own_and_both_stay_within_the_plan() -> None:
     run = training(noise_seed=None)
     take(run, 2)

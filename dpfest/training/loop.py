@@ -346,7 +346,8 @@ class PrivateTraining(OneProcess):
             key = key_of_branch(state, key, steps, taken, self.period.steps)
             done, reserved = self.period.steps - steps, 0
         paid = self.steps_done + self._reserved + self._paid_ahead
-        self.ledger.spend_step(self._number, max(0, done + reserved - paid))  # first: what is refused changes nothing
+        # First, so that what is refused changes nothing.
+        self.ledger.spend_step(self._number, max(0, done + reserved - paid))
         try:
             self.model.load_state_dict(state["private_model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

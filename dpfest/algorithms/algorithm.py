@@ -158,14 +158,9 @@ class PrivateAlgorithm(Algorithm):
     def __post_init__(self) -> None:
         for setting in fields(self):
             if isinstance(setting.default, int | float) and setting.name != "threshold":
-                positive(setting.name, getattr(self, setting.name), whole=isinstance(setting.default, int))
-            # Squares of coordinates below 1e-19 lose digits in float32, and vanish below 1e-22: many such would pass
-            # unclipped.
-            if setting.name.endswith("clipping_norm") and getattr(self, setting.name) < 1e-9:
-                raise ValueError(
-                    f"{setting.name}={getattr(self, setting.name)} must be at least 1e-9: the squares of so small "
-                    "gradients vanish in float32. Scale the loss up instead."
-                )
+                # Squares of smaller gradients lose digits in float32, then vanish: they would pass unclipped.
+                least = 1e-9 if setting.name.endswith("clipping_norm") else 1e-30
+                positive(setting.name, getattr(self, setting.name), isinstance(setting.default, int), least)
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
         """Return one Gaussian release of a Poisson sample, of sensitivity ``C2``."""
@@ -178,11 +173,11 @@ class PrivateAlgorithm(Algorithm):
         )
 
 
-def positive(name: str, value: object, whole: bool = False) -> None:
-    """Raise ValueError unless the setting is a number (a whole one) above zero and far from overflow."""
-    if not (isinstance(value, Integral if whole else Real) and 1e-30 <= float(value) <= 1e30):
+def positive(name: str, value: object, whole: bool = False, least: float = 1e-30) -> None:
+    """Raise ValueError unless the setting is a number (a whole one) above zero and far from under- and overflow."""
+    if not (isinstance(value, Integral if whole else Real) and least <= float(value) <= 1e30):
         raise ValueError(
-            f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0 (1e-30 to 1e30)"
+            f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0 ({least:.0e} to 1e30)"
         )
 
 

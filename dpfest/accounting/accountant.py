@@ -75,7 +75,8 @@ class Event:
             first on.
 
     Raises:
-        ValueError: an unknown kind; a value that is missing, superfluous or out of range.
+        ValueError: an unknown kind; a value that is missing, superfluous or out of range; more noise charged for than
+            the releases that it combines have.
     """
 
     kind: str
@@ -114,6 +115,14 @@ class Event:
             raise ValueError(f"{self.what}: a {self.kind} event is accounted on Poisson samples alone")
         if self.bins and self.sampling_probability != 1 / self.bins:
             raise ValueError(f"{self.what}: an example is in one of {self.bins} bins with probability 1 / {self.bins}")
+        drawn = [value for value in (self.map_noise_multiplier, self.gradient_noise_multiplier) if value is not None]
+        if self.kind == "gaussian" and drawn and self.noise_multiplier is not None:
+            combined = sum(value**-2 for value in drawn) ** -0.5
+            if self.noise_multiplier > combined * (1 + 1e-9):
+                raise ValueError(
+                    f"{self.what}: noise of multipliers {drawn} is together one of {combined:.6g}, and is charged as "
+                    f"one of {self.noise_multiplier}"
+                )
 
     @property
     def sampling(self) -> str | None:
@@ -173,26 +182,9 @@ def from_record(record: Mapping[str, Any]) -> Event:
 
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
-    """Return the epsilon at ``delta`` of all events together: 0 for none, inf if ``delta`` cannot be met.
-
-    Raises:
-        ValueError: an event states less noise of its parts than it is charged for.
-    """
-    for event in events:
-        _refuse_undercharged(event)
+    """Return the epsilon at ``delta`` of all events together: 0 for none, inf if ``delta`` cannot be met."""
     paid_for = (tuple(map(cost_alone, paid)) for paid in by_example(events))
     return max((_epsilon(paid, delta, interval) for paid in paid_for), default=0.0)
-
-
-def _refuse_undercharged(event: Event) -> None:
-    drawn = [value for value in (event.map_noise_multiplier, event.gradient_noise_multiplier) if value is not None]
-    if event.kind == "gaussian" and drawn and event.noise_multiplier is not None:
-        combined = sum(value**-2 for value in drawn) ** -0.5
-        if event.noise_multiplier > combined * (1 + 1e-9):
-            raise ValueError(
-                f"{event.what}: noise of multipliers {drawn} is together one of {combined:.6g}, and is charged as one "
-                f"of {event.noise_multiplier}"
-            )
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:

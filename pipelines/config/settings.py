@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
+from dpfest.accounting.accountant import LEAST_DELTA
+from dpfest.accounting.calibration import LEAST_EPSILON, MOST_DELTA, MOST_EPSILON
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.gradients.units import UnitConfig
@@ -117,17 +119,13 @@ class PrivacyConfig:
     """
 
     fidelity: Literal["rigorous", "paper"] = "rigorous"
-    epsilon: Annotated[float, Within(0, 1e4, above=True)] = 1.0
-    delta: float | None = None
+    epsilon: Annotated[float, Within(LEAST_EPSILON, MOST_EPSILON)] = 1.0
+    delta: Annotated[float, Within(LEAST_DELTA, MOST_DELTA)] | None = None
     sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "cyclic_poisson", "shuffled"] | None = None
     max_batch_size: Count | None = None
     noise_seed: int | None = None
     cipher: Literal["aes256-ctr", "chacha20/1"] | None = None
     unit: str = EXAMPLE
-
-    def __post_init__(self) -> None:
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(f"delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
 
     def key(self, purpose: str, device: torch.device) -> NoiseKey:
         """Return a new key for a purpose: fresh, or a function of the seed, under the cipher of these settings."""

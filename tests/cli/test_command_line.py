@@ -51,7 +51,7 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
         (["algoritm=fest"], "there is no key algoritm; did you mean algorithm?"),
         (["algorithm=adafestt"], "there is no algorithm=adafestt; did you mean algorithm=adafest?"),
         (["algorithm.threshold=high"], "algorithm.threshold must be a number, not 'high'."),
-        (["privacy.epsilon=-1"], "privacy.epsilon must be a number above 0 and at most 10,000, not -1."),
+        (["privacy.epsilon=-1"], "privacy.epsilon must be a number from 0.01 to 1,000, not -1."),
         (["model.hidden=[16,x]"], "model.hidden[1] must be a whole number, not 'x'."),
         (["data=criteo_kaggle"], "data.path must be set: add data.path=... to the command."),
         (

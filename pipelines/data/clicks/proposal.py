@@ -25,7 +25,8 @@ _UNITS = re.compile(
 )
 _RATING = re.compile(r"(?:rating|stars|score)s?")
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
-_READ = (*_TEXTS, pl.Boolean, pl.Date)
+_READ = (*_TEXTS, pl.Boolean)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
 _FEW = 20
 """Whole numbers with at most so many values are categories, unless they look like counts; or ratings."""
@@ -173,9 +174,11 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
     if column.dtype.is_nested():
         return Choice(name, type_, OUT, why="neither a value nor a list of texts or whole numbers")
     if column.dtype in (pl.Datetime, pl.Time, pl.Duration):
-        return Choice(name, type_, OUT, why="a time: write its hour, weekday or date as a column of its own")
+        return Choice(name, type_, OUT, why="a time: write its hour, weekday or month as a column of its own")
+    if column.dtype == pl.Date:
+        return Choice(name, type_, OUT, why="a date, new every day: write its weekday or month as a column of its own")
     if not (column.dtype.is_numeric() or column.dtype in _READ):
-        return Choice(name, type_, OUT, why="neither text, a number, a boolean nor a date")
+        return Choice(name, type_, OUT, why="neither text, a number nor a boolean")
     distinct = held.n_unique()
     if distinct < 2:
         return Choice(name, type_, OUT, why="one value in all rows seen")
@@ -188,7 +191,7 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
         return _bag(column, texts.str.split(separator), whole, separator)
     if text and _number(held.cast(pl.String).str.len_chars().mean()) > _LONG:
         return Choice(name, type_, OUT, why="long texts: written by people")
-    if text or column.dtype in (pl.Boolean, pl.Date) or unit or _IDENTIFIES.search(lower):
+    if text or column.dtype == pl.Boolean or unit or _IDENTIFIES.search(lower):
         if column.dtype.is_float():
             return Choice(name, type_, OUT, why="named as a category, and held as floats: write whole numbers")
         return _category(column, held, distinct, whole, unit)
@@ -251,9 +254,11 @@ def _number(value: object) -> float:
 
 
 def _parsed(column: pl.Series) -> pl.Series:
-    """Return a column of texts as what all of them write: whole numbers, numbers, true and false, or texts."""
+    """Return a column of texts as what all of them write: whole numbers, numbers, true and false, times, dates, or
+    texts."""
     column = column.replace("", None)
     written = column.drop_nulls()
+    first = str(written.first())
     if written.is_in(["true", "false"]).all() and len(written):
         return column == "true"
     whole = written.cast(pl.Int64, strict=False)
@@ -261,8 +266,11 @@ def _parsed(column: pl.Series) -> pl.Series:
         return column.cast(pl.Int64) if (whole.cast(pl.String) == written).all() else column
     if len(written) and not written.cast(pl.Float64, strict=False).null_count():
         return column.cast(pl.Float64)
-    times = written.str.to_datetime(strict=False, time_unit="us") if _TIME.match(str(written.first())) else None
-    return column if times is None or times.null_count() else column.str.to_datetime(strict=False, time_unit="us")
+    for pattern, dtype in ((_DATE, pl.Date), (_TIME, pl.Datetime("us"))):
+        if pattern.match(first):
+            read = column.str.strptime(dtype, strict=False)
+            return column if read.null_count() > column.null_count() else read
+    return column
 
 
 def _type(column: pl.Series) -> str:

@@ -196,7 +196,7 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["train.steps=1.5"], "train.steps must be a whole number from 1 to 1,000,000,000 or null, not 1.5."),
         (["train.steps=0"], "train.steps must be a whole number from 1 to 1,000,000,000 or null, not 0."),
         (["train.save_model=1"], "train.save_model must be true or false, not 1."),
-        (["privacy.delta=1"], "privacy.delta=1.0 must lie between 0 and 1"),
+        (["privacy.delta=1"], "privacy.delta must be a number from 1e-14 to 0.1 or null, not 1."),
         (["algorithm.clipping_norm=0"], "algorithm.clipping_norm=0.0 must be a finite number greater than 0"),
         (["algorithm.threshold=nan"], "algorithm.threshold must be a finite number, not nan."),
         (["algorithm=fest", "algorithm.selection.rows=0"], "algorithm.selection.rows=0 must be at least 1"),

@@ -28,11 +28,13 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without searches for garbage: while much is read and kept, each walks through all of it again."""
+    """A context without searches for garbage, for reading much that is kept: each would walk through all of it again,
+    and so would each later one, which is spared that as well."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if enabled:
             gc.enable()

@@ -78,12 +78,11 @@ def asked_for(composer: Composer, overrides: Sequence[str]) -> dict[str, tuple[s
 
 def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
     asked = asked_for(composer, overrides)
-    first = {key: text if key.startswith("~") else f"{key}={values[0]}" for key, (text, values) in asked.items()}
-    fixed = [text for key, text in first.items() if key != "experiment" and not text.startswith("hydra")]
-    experiments = [[f"experiment={name}"] for name in asked["experiment"][1]] if "experiment" in asked else [[]]
-    composed = [typed(composer.compose([*fixed, *one])) for one in experiments]
-    if all(config.experiment is None for config in composed):
+    if "experiment" not in asked:
         return [[text for text, _ in asked.values()]]
+    # Its grid depends on the profile alone; what else is asked may be about data or algorithms that the grid chooses.
+    profile = [f"profile={name}" for name in asked.get("profile", ("", []))[1][:1]]
+    composed = [typed(composer.compose([*profile, f"experiment={name}"])) for name in asked["experiment"][1]]
     return [line for config in composed for line in _lines(composer, config, asked)]
 
 

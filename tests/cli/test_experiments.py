@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from pipelines.config.compose import Composer
+from pipelines.runs.grid import plan
 from reports.comparison import populations
 from reports.reading import load_runs
 from reports.registry import ENTRIES
@@ -63,3 +66,20 @@ def test_an_experiment_runs_and_is_reported(
 def test_an_experiment_is_headed_by_its_command_and_time(file: Path) -> None:
     head = [text for text in file.read_text().splitlines() if text.startswith("#")]
     assert any(f"dpfest sweep experiment={file.stem}" in text and "minutes" in text for text in head)
+
+
+LARGE = [pytest.param(one, marks=[pytest.mark.documents] * (one.stem == "reference")) for one in EXPERIMENTS]
+
+
+@pytest.mark.parametrize("file", LARGE, ids=lambda file: file.stem)
+def test_the_commands_at_an_experiments_head_plan_the_runs_that_it_says(file: Path) -> None:
+    """Those that need no data or model of one's own. Documents: the whole reference takes a minute to plan."""
+    planned = 0
+    for line in re.findall(r"^#   dpfest (sweep \S.*)$", file.read_text(), re.MULTILINE):
+        command, _, said = re.sub(r"  +", "\n", line).partition("\n")
+        if not re.search(r"profile=smoke|=\.\.\.|data=clicks", command):
+            runs = len(plan(Composer(None), shlex.split(command)[1:]).runs)
+            count = re.match(r"(?:the )?([\d,]+) (?:runs|of)", said)
+            assert runs and (count is None or int(count[1].replace(",", "")) == runs), line
+            planned += 1
+    assert planned

@@ -75,8 +75,7 @@ class Event:
             first on.
 
     Raises:
-        ValueError: an unknown kind; a value that is missing, superfluous or out of range; more noise charged for than
-            the releases that it combines have.
+        ValueError: an unknown kind; a value that is missing, superfluous or out of range.
     """
 
     kind: str
@@ -115,14 +114,6 @@ class Event:
             raise ValueError(f"{self.what}: a {self.kind} event is accounted on Poisson samples alone")
         if self.bins and self.sampling_probability != 1 / self.bins:
             raise ValueError(f"{self.what}: an example is in one of {self.bins} bins with probability 1 / {self.bins}")
-        drawn = [value for value in (self.map_noise_multiplier, self.gradient_noise_multiplier) if value is not None]
-        if self.kind == "gaussian" and drawn and self.noise_multiplier is not None:
-            combined = sum(value**-2 for value in drawn) ** -0.5
-            if self.noise_multiplier > combined * (1 + 1e-9):
-                raise ValueError(
-                    f"{self.what}: noise of multipliers {drawn} is together one of {combined:.6g}, and is charged as "
-                    f"one of {self.noise_multiplier}"
-                )
 
     @property
     def sampling(self) -> str | None:
@@ -226,11 +217,28 @@ def least_delta(events: Sequence[Event]) -> float:
 
 
 def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
-    """Return what each kind of example pays for: for every part, the events on it and on the parts that contain it."""
+    """Return what each kind of example pays for: for every part, the events on it and on the parts that contain it.
+
+    Raises:
+        ValueError: an event states less noise of its releases than it is charged for.
+    """
+    for event in events:
+        _refuse_undercharged(event)
     return [
         tuple(rounds_of(replace(event, part=())) for event in events if event.part == part[: len(event.part)])
         for part in dict.fromkeys(event.part for event in events)
     ]
+
+
+def _refuse_undercharged(event: Event) -> None:
+    drawn = [value for value in (event.map_noise_multiplier, event.gradient_noise_multiplier) if value is not None]
+    if event.kind == "gaussian" and drawn and event.noise_multiplier is not None:
+        combined = sum(value**-2 for value in drawn) ** -0.5
+        if event.noise_multiplier > combined * (1 + 1e-9):
+            raise ValueError(
+                f"{event.what}: noise of multipliers {drawn} is together one of {combined:.6g}, and is charged as one "
+                f"of {event.noise_multiplier}"
+            )
 
 
 def rounds_of(event: Event) -> Event:

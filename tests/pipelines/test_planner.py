@@ -134,7 +134,7 @@ def test_a_compute_budget_is_spent_and_not_exceeded(tmp_path: Path) -> None:
         (["search=negative_binomial"], "leave out search"),
         (["budget.examples=null"], r"set budget\.examples.*dpfest preprocess data=journey"),
         (["budget.examples_seen=63"], r"budget\.examples_seen=63 leaves no batch in 64 steps"),
-        (["privacy.epsilon=0.0001"], r"privacy\.epsilon=0\.0001 must lie between"),
+        (["privacy.epsilon=0.0001"], r"privacy\.epsilon must be a number from 0\.01 to 1,000, not 0\.0001"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

@@ -30,7 +30,7 @@ DEV   := $(VENV)/.dev
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint conf docs wheel reproduce estimate readme clean
+.PHONY: help setup test test-all gpu lint conf docs wheel reproduce estimate readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -66,6 +66,13 @@ test: $(DEV)  ## run the tests (at most 12 minutes on 2 cores)
 
 test-all: $(DEV)  ## run these and all others that this machine can: whole experiments, clusters, documents (40 minutes)
 	$(PYTEST) -m ""
+
+# Ten minutes: the tests of what runs on a GPU, then its speeds and those of steps, with the kernels and without them.
+gpu: $(DEV)  ## on a machine with a GPU: test its kernels and time steps, in report/gpu and report/gpu-kernels
+	DPFEST_DEVICE_KERNELS=1 $(BIN)/python -m pytest -q -x tests/dpfest/test_cuda.py tests/dpfest/device
+	for with in 1 0; do for section in device step; do \
+	  DPFEST_DEVICE_KERNELS=$$with $(BIN)/dpfest bench $$section --repeats 5 device=cuda bench.seconds=2 \
+	    bench.largest_rows=1693910 paths.report=report/gpu$$(test $$with = 0 || echo -kernels) || exit 1; done; done
 
 lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ def _table(case: str, records: Sequence[Record]) -> str:
         "working": [_megabytes(record.working_bytes) for record in records],
     }
     aligned = [_aligned([title, *cells]) for title, cells in columns.items() if any(cells)]
-    remarks = ["", *("  ".join(filter(None, (_speed(record), record.note))) for record in records)]
+    remarks = ["", *("  ".join(filter(None, (_speed(record), _work(record), record.note))) for record in records)]
     lines = ["  ".join(["", *cells]).rstrip() for cells in zip(*aligned, remarks, strict=True)]
     return "\n".join([case, *lines]) + "\n"
 
@@ -75,3 +75,10 @@ def _speed(record: Record) -> str | None:
         return None
     rows, size = record.rows / record.median_seconds, record.bytes / record.median_seconds
     return f"{rows:,.0f} rows/s, {size / 1e6:,.1f} MB/s"
+
+
+def _work(record: Record) -> str | None:
+    if not record.values:
+        return None
+    operations, waits, busy = (record.values[name] for name in ("operations", "waits", "device_seconds"))
+    return f"{operations:,.0f} operations, {waits} waits, {_milliseconds(busy)} busy"

@@ -245,15 +245,17 @@ def bench(
     ctx: typer.Context,
     section: Annotated[
         str,
-        typer.Argument(help="embedding, correlated, step, small, text, peers, ranks, preprocess, table, accounting."),
+        typer.Argument(
+            help="embedding, correlated, step, small, text, peers, device, ranks, preprocess, table, accounting."
+        ),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,
 ) -> None:
     """Time private training against its competitors, in turns.
 
     embedding: the step of one table, by its size. step: a step of the paper's click model. small: of two small
-    recommenders. text: of an encoder. peers: against Opacus. ranks: over processes. preprocess: rows per second.
-    accounting: calibration of noise.
+    recommenders. text: of an encoder. peers: against Opacus. device: what a GPU gives, and a step takes of it. ranks:
+    over processes. preprocess: rows per second. accounting: calibration of noise.
     """
     from cli.bench import run_bench
 

@@ -43,6 +43,7 @@ class Case:
         long_turns: of how many turns of seconds or minutes there are at most; they need no warm-up, and one may have
             to do. None for as many short ones as asked for.
         fields: further fields of the records.
+        values: what else is measured of a competitor, of what is shared, after all turns in this process.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Case:
     asked_for: Mapping[str, str] = field(default_factory=dict)
     long_turns: int | None = None
     fields: Mapping[str, int | None] = field(default_factory=dict)
+    values: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def timed(self) -> dict[str, Callable[..., Turn]]:
@@ -71,7 +73,7 @@ def measured(case: Case, section: str, config: Config, repeats: int) -> list[Rec
     Raises:
         WorkerError: a competitor fails that has no memory limit, or is the reference.
     """
-    notes, peaks = {**case.notes, **case.left_out}, dict[str, Peak]()
+    notes, peaks, values = {**case.notes, **case.left_out}, dict[str, Peak](), dict[str, dict[str, Any]]()
 
     def taken(turns: Mapping[str, Turn]) -> Times:
         how: dict[str, Any] = {"repeats": repeats, "seconds": config.bench.seconds}
@@ -85,16 +87,15 @@ def measured(case: Case, section: str, config: Config, repeats: int) -> list[Rec
             times = taken(workers)
             notes |= {name: note for name, worker in workers.items() if (note := worker.note) is not None}
     else:
-        times = taken(_turns(case))  # they and their tables are gone before the processes below have their own
+        shared = () if case.shared is None else (case.shared(),)
+        times = taken({name: make(*shared) for name, make in case.timed.items()})
+        values = {name: measure(*shared) for name, measure in case.values.items() if name in times}
+        del shared  # they and their tables are gone before the processes below have their own
         for name in (name for name in case.timed if name in case.memory):
             with Worker(case.timed[name], case.shared) as worker:
                 peaks[name] = worker.peak(case.device)
-    return records(times, case.reference, peaks=peaks, notes=notes, section=section, case=case.name, **case.fields)
-
-
-def _turns(case: Case) -> dict[str, Turn]:
-    shared = () if case.shared is None else (case.shared(),)
-    return {name: make(*shared) for name, make in case.timed.items()}
+    common = {"section": section, "case": case.name, **case.fields}
+    return records(times, case.reference, peaks=peaks, notes=notes, values=values, **common)
 
 
 def _workers(case: Case, processes: ExitStack, peaks: dict[str, Peak], notes: dict[str, str]) -> dict[str, Worker]:

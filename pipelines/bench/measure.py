@@ -57,7 +57,7 @@ def take_turns(
     return times
 
 
-def steps(step: Callable[[int], None], device: torch.device) -> Turn:
+def steps(step: Callable[[int], object], device: torch.device) -> Turn:
     """Return a turn of enough numbered steps that scheduling does not dominate its time.
 
     Their number follows from the fastest turn so far, because a slow one may have waited for another process.

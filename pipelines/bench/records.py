@@ -58,6 +58,7 @@ def records(
     *,
     peaks: Mapping[str, Peak] | None = None,
     notes: Mapping[str, str] | None = None,
+    values: Mapping[str, dict[str, Any]] | None = None,
     **common: Any,
 ) -> list[Record]:
     """Return a record of each competitor in `times` or `notes`; `common` are the shared fields."""
@@ -77,6 +78,7 @@ def records(
                 ratio=statistics.median(shared) if shared else None,
                 peak_bytes=peak.total if peak else None,
                 working_bytes=peak.working if peak else None,
+                values=(values or {}).get(name),
                 note=notes.get(name),
                 **common,
             )

@@ -23,6 +23,7 @@ SECTIONS = {
     "small": CLICKS,
     "text": TEXTS,
     "peers": PCTR,
+    "device": PCTR,
     "ranks": PCTR,
     "preprocess": CLICKS,
     "table": CLICKS,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.bench import _table
+from pipelines.bench.records import Record
 from tests.cli.conftest import Command
 
 
@@ -30,3 +32,9 @@ def test_a_wrong_section_is_one_sentence(dpfest_here: Command, tmp_path: Path) -
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "error: there is no benchmark peer; did you mean peers?\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_step_takes_of_a_gpu_is_printed_beside_its_time() -> None:
+    values = {"operations": 114.0, "waits": 0, "device_seconds": 0.001, "longest": {}}
+    record = Record(section="device", competitor="adafest", case="pCTR", reference="adafest", values=values)
+    assert _table("pCTR", [record]) == "pCTR\n  competitor\n  adafest*    114 operations, 0 waits, 1.000 ms busy\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import warnings
+from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from dpfest.errors import UserError
 from pipelines.bench import (
     accounting,
     correlated,
+    device,
     embedding,
     pctr,
     peers,
@@ -107,7 +110,7 @@ def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
     with pytest.raises(
-        UserError, match="there is embedding, correlated, step, small, text, peers, ranks, preprocess, table, acc"
+        UserError, match="there is embedding, correlated, step, small, text, peers, device, ranks, preprocess, table,"
     ):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -180,6 +183,51 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(
     distinct = sum(len(column.unique()) for column in ids.T)
     # A row's number, map, survival and value, at most its sum as well; and 27 dense sums, in whole blocks.
     assert 21 * distinct <= column.sent <= 29 * distinct + 8 * 2**16 + 100
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_the_device_is_timed_and_what_steps_take_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "STEPS", (ORDINARY, "adafest"))
+    found = run("device", config(tmp_path, "device=cpu"), repeats=1)
+    assert [record.competitor for record in found] == [
+        device.COPY, device.PRODUCT, device.LAUNCH, device.TORCH, device.NOISE, device.MAP, ORDINARY, "adafest",
+    ]  # fmt: skip
+    assert all(record.ratio and record.table_rows in (None, 2000) and record.values is None for record in found)
+
+
+def test_a_steps_operations_and_waits_on_a_gpu_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's profiler and its warnings name them, on a machine without one."""
+    event = namedtuple("event", ["name", "device_type", "device_time_total"])
+    on = {"cpu": device.DeviceType.CPU, "gpu": device.DeviceType.CUDA}
+    modes: list[str] = []
+
+    class Profile:
+        def __enter__(self) -> Profile:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def events(self) -> list[Any]:
+            kernels = [event("sort", on["gpu"], 5.0), event("add", on["gpu"], 1.0), event("add", on["gpu"], 2.0)]
+            return [event("aten::sort", on["cpu"], 9.0), *kernels] * device.PROFILED
+
+    monkeypatch.setattr(device, "profile", lambda activities: Profile())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    taken: list[int] = []
+
+    def step(number: int) -> None:
+        taken.append(number)
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = device.profiled(step)
+    assert found == {
+        "operations": 3, "waits": 1, "device_seconds": pytest.approx(8e-6),
+        "longest": {"sort": pytest.approx(5e-6), "add": pytest.approx(3e-6)},
+    }  # fmt: skip
+    assert modes == ["warn", "default"] and taken == list(range(1 + device.WARM_UP + device.PROFILED))
 
 
 @pytest.mark.parametrize("rules", [("adafest",), pytest.param(ALGORITHM, marks=pytest.mark.slow)])

@@ -167,3 +167,44 @@ def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> N
         assert [cell.strip(" *") for cell in said.split("|")[:-1]] == found
         best = max(gains.values(), key=lambda gain: gain.value)
         assert [cell.strip() for cell in said.split("|") if "**" in cell] == ([f"**{best}**"] if best.low > 0 else [])
+
+
+def test_the_table_of_criteos_size_is_that_of_the_cards() -> None:
+    text = (
+        (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## At Criteo's size\n")[2].partition("\n## ")[0]
+    )
+    shares = [
+        int(share) / 100 for share in re.findall(r" (\d+)% ", text.partition("|---|")[0].rpartition("coordinates |")[2])
+    ]
+    table = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([\d,]+) \|((?: [\d.]+ \|)+)$", text, re.M)
+    assert shares and len(table) == 11
+    cards, damaged = read_cards(DOCS / "search" / "criteo_size.jsonl.xz")
+    assert len(cards) == len(table) * len(shares) and not damaged
+    of = {(_sized_name(card), card.config["data"]["numeric_share"]): card.summary for card in cards}
+    for name, reduction, coordinates, aucs in table:
+        for share, auc in zip(shares, aucs.strip(" |").split(" | "), strict=True):
+            summary = of[name, share]
+            gradient = summary["embedding_gradient"]
+            assert f"{summary['utility']['value']:.4f}" == auc
+            if share == shares[0]:
+                assert f"{gradient['coordinates_mean']:,.0f}" == coordinates
+                assert (
+                    (reduction == "—")
+                    if gradient["reduction"] is None
+                    else _rounds_to(gradient["reduction"], reduction[:-1])
+                )
+            elif gradient["reduction"] is not None:
+                assert gradient["reduction"] == pytest.approx(
+                    of[name, shares[0]]["embedding_gradient"]["reduction"], rel=0.02
+                )
+
+
+def _sized_name(card: Card) -> str:
+    """Name a run as the table does."""
+    settings = card.config["algorithm"]
+    if settings["name"] == "adafest":
+        return f"DP-AdaFEST, τ = {settings['threshold']:,.0f}"
+    if settings["name"] == "fest":
+        selection = settings["selection"]
+        return f"DP-FEST, k = {selection['rows']:,}" + ", k/p a table" * (selection["split"] == "equal")
+    return {"dpsgd": "DP-SGD", "frozen": "frozen"}[settings["name"]]

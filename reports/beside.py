@@ -31,13 +31,19 @@ def beside(folder: Path) -> str | None:
     except Unusable:
         return None
     others = [name for name in CONTROLS if name != run.algorithm]
-    own = {name: words for name in others if (words := _own(folder.parents[1] / name, run)) is not None}
+    own = {name: runs for name in others if (runs := _own(folder.parents[1] / name, run))}
     published = _published(run)
-    found = {name: own.get(name) or f"{published[name]:.4f}" for name in others if name in own or name in published}
+    found = {
+        name: _best(own[name]) if name in own else f"{published[name]:.4f}"
+        for name in others
+        if name in own or name in published
+    }
     if not found:
         return None if run.algorithm in CONTROLS else f"compare it with algorithm={', '.join(CONTROLS)}"
     source = "" if own.keys() == found.keys() else " (dpfest's own runs)" if not own else " (partly dpfest's own runs)"
-    return "beside it: " + ", ".join(f"{label(name)} {words}" for name, words in found.items()) + source
+    said = "beside it: " + ", ".join(f"{label(name)} {words}" for name, words in found.items()) + source
+    poor = "nonprivate" in own and max(own["nonprivate"])[1] < run.test
+    return said + "; training without privacy needs other learning rates, or it would not be behind" * poor
 
 
 def known(data: str, epsilon: float = 1.0) -> str | None:
@@ -62,9 +68,8 @@ def question(run: Run, name: str) -> dict[str, Any]:
     return same | {"epsilon": run.target_epsilon, "delta": run.delta, "fidelity": run.fidelity}
 
 
-def _own(runs: Path, run: Run) -> str | None:
-    """Return the test utility of the user's run of a control that is best on validation, and of how many; None without
-    one."""
+def _own(runs: Path, run: Run) -> list[tuple[float, float]]:
+    """Return the utility, on validation and on test, of each of the user's runs of a control."""
     found = []
     for folder in runs.glob("*"):
         try:
@@ -73,8 +78,12 @@ def _own(runs: Path, run: Run) -> str | None:
             continue
         if question(other, runs.name) == question(run, runs.name):
             found.append((other.validation, other.test))
-    several = f" (best of {len(found)} on validation)" * (len(found) > 1)
-    return f"{max(found)[1]:.4f}{several}" if found else None
+    return found
+
+
+def _best(runs: list[tuple[float, float]]) -> str:
+    """Return the test utility of the run that is best on validation, and of how many."""
+    return f"{max(runs)[1]:.4f}" + f" (best of {len(runs)} on validation)" * (len(runs) > 1)
 
 
 def _published(run: Run) -> dict[str, float]:

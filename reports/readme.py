@@ -359,7 +359,7 @@ def _at_size(file: Path) -> str:
     """Say what the sparsest DP-AdaFEST has at Criteo's size, where values carry most of the signal, and least of it."""
     if not file.exists():
         return ""
-    runs, parts = at_size.sized(file), []
+    runs, parts = at_size.sized(file), list[str]()
     for share in sorted({min(run.share for run in runs), max(run.share for run in runs)}):
         dense, frozen, sparse = at_size.sparsest(runs, share)
         where = "" if parts else f"DP-AdaFEST cut {significant(sparse.reduction or math.inf)}× has an AUC of "

@@ -67,6 +67,18 @@ def test_runs_on_a_file_that_has_changed_since_are_no_controls(tmp_path: Path) -
     assert len({run.material for run in runs}) == 3
 
 
+def test_training_without_privacy_that_is_behind_is_remarked(tmp_path: Path) -> None:
+    for name, test in (("fest", 0.72), ("nonprivate", 0.71)):
+        folder = write_run(tmp_path, name, test=test, dataset="clicks", data={"path": "clicks.csv"})
+        (folder / "private").mkdir(exist_ok=True)
+        (folder / "private" / "data_hash").write_text("one")
+    (fest,) = (tmp_path / "clicks" / "fest").iterdir()
+    said = (
+        "beside it: Non-private 0.7100; training without privacy needs other learning rates, or it would not be behind"
+    )
+    assert beside.beside(fest) == said
+
+
 def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:
     line = ("sweep", *SMALL, "algorithm=fest", "algorithm.selection.rows=60,200", "seed=0,1", "privacy.noise_seed=0")
     ended = dpfest_here(*line)

@@ -93,17 +93,19 @@ def row_noise(values, rows, tables, key, reals, found, places, rounded, room, EV
     own = tables + 4 * tl.program_id(1)
     count, start, begin, dim = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
     per_row = (dim + 7) // 8
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row, block = lane // per_row, lane % per_row
-    inside = row < count
-    number = begin + row
-    if not EVERY:
-        number = tl.load(rows + number, mask=inside, other=0)
-    start += row * dim
-    _add_block(
-        values, start + 8 * block, 1, inside, start + dim, number + (block << 48), _ROWS, key, reals, found, places,
-        rounded, room,
-    )  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    if first < count * per_row:  # a smaller table than the largest needs fewer programs
+        lane = first + tl.arange(0, BLOCK)
+        row, block = lane // per_row, lane % per_row
+        inside = row < count
+        number = begin + row
+        if not EVERY:
+            number = tl.load(rows + number, mask=inside, other=0)
+        at = start + row * dim
+        _add_block(
+            values, at + 8 * block, 1, inside, at + dim, number + (block << 48), _ROWS, key, reals, found,
+            places, rounded, room,
+        )  # fmt: skip
 
 
 @triton.jit

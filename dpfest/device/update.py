@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dpfest.device.memory import blocks, launch, reals, table
+from dpfest.device.memory import blocks, launch, table
 from dpfest.device.sums import FLOATS
 from dpfest.gradients.parts import RowGradient
 from dpfest.gradients.tables import Table
@@ -95,7 +95,8 @@ def take_steps(
     if found:
         values = gradients[next(iter(found))].values
         numbers = table(values.device, [one for one, _ in found.values()])
-        settings = reals(values.device, *(value for _, both in found.values() for value in both))
+        settings = torch.tensor([both for _, both in found.values()], dtype=torch.float64)  # a schedule's differ by step
+        settings = settings.to(values.device, non_blocking=True)
         grid = blocks(max(one[4] for one, _ in found.values()), _ROWS), len(found)
         launch(take, grid, numbers, settings, FLOAT=FLOATS[values.dtype], WIDTH=_WIDTH, BLOCK=_ROWS)
     return set(found)

@@ -69,9 +69,10 @@ class Survivors:
             self.local: list[Tensor | None] = [None] * len(layout.rows)
             self.bounds = list(layout.offsets)
         else:
-            self.bounds = torch.searchsorted(rows, layout.starts.to(rows.device)).tolist()
+            starts = layout.starts.to(rows.device)
+            self.bounds = torch.searchsorted(rows, starts).tolist()
             counts = torch.tensor(self.bounds).diff().to(rows.device)
-            offsets = layout.starts[:-1].to(rows.device).repeat_interleave(counts, output_size=len(rows))
+            offsets = starts[:-1].repeat_interleave(counts, output_size=len(rows))
             self.local = [*(rows - offsets).tensor_split(self.bounds[1:-1])[: len(layout.rows)]]
         self.shapes = [(high - low, dim) for (low, high), dim in zip(pairwise(self.bounds), layout.dims, strict=True)]
 

@@ -27,7 +27,7 @@ from pipelines.bench import pctr
 from pipelines.bench.case import Case, sizes_up_to
 from pipelines.bench.measure import Turn, steps
 from pipelines.bench.training import (
-    LAZY,
+    ALGORITHM,
     MAP_NOISE,
     ORDINARY,
     Step,
@@ -44,8 +44,8 @@ from pipelines.tasks.task import device_of
 COPY, PRODUCT, LAUNCH = "copy of a gigabyte", "product of float32 matrices, 4,096 cubed", "launch of an empty operation"
 TORCH, NOISE, MAP = "torch's normal variates", "exactly rounded noise", "surviving rows"
 SIZES = (100_000, 1_000_000, 10_000_000, 100_000_000)
-STEPS = (ORDINARY, pctr.FUSED, "nonprivate", "frozen", "fest", "adafest", "adafest_plus", "exponential", LAZY)
-"""Competitors whose steps are profiled; dense and thresholded noise is timed by section `step`."""
+STEPS = (ORDINARY, pctr.FUSED, pctr.PRODUCTS, *ALGORITHM)
+"""Competitors whose steps are timed and, but for products alone, profiled."""
 WARM_UP, PROFILED = 3, 20  # steps
 
 
@@ -84,7 +84,9 @@ def cases(config: Config) -> list[Case]:
         config,
         dict.fromkeys(STEPS, pctr.competitor),
         reference=ORDINARY,
-        values={name: partial(profiled_steps, name, size, config) for name in STEPS if device.type == "cuda"},
+        values={name: partial(profiled_steps, name, size, config) for name in STEPS if name != pctr.PRODUCTS}
+        if device.type == "cuda"
+        else {},
     )
     return [own, *drawn, whole_steps]
 
@@ -153,7 +155,8 @@ def profiled(step: Step) -> dict[str, Any]:
             step(number)
         torch.cuda.synchronize()
     taken: Counter[str] = Counter()
-    operations = [event for event in found.events() if event.device_type == DeviceType.CUDA]
+    on_device = [event for event in found.events() if event.device_type == DeviceType.CUDA]
+    operations = [event for event in on_device if not getattr(event, "is_user_annotation", False)]
     for event in operations:
         taken[event.name] += event.device_time_total / 1e6 / PROFILED
     return {
@@ -173,4 +176,4 @@ def _waits(work: Callable[[], object]) -> int:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(one.message) for one in seen)
+    return sum("called a synchronizing" in str(one.message) for one in seen)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dpfest import devices
 from pipelines.bench.measure import Times
 from pipelines.bench.worker import Peak
 from pipelines.system.files import write_json
@@ -103,6 +104,9 @@ def machine(device: torch.device) -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cuda": torch.version.cuda,
+        "tf32": torch.backends.cuda.matmul.allow_tf32 or os.environ.get("NVIDIA_TF32_OVERRIDE", "0") != "0",
+        "kernels": devices.build(device),
     }
 
 

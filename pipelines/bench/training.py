@@ -21,6 +21,7 @@ from dpfest.noise.key import NoiseKey
 from dpfest.planning.unproven import Nonprivate
 from dpfest.step.engine import PrivateEngine
 from dpfest.step.local import LocalRows
+from dpfest.training.arguments import cipher_for
 from pipelines.tasks.optimizers import OptimizerConfig, optimizers
 
 ORDINARY = "pytorch sparse"
@@ -111,7 +112,7 @@ def private_step(
         model,
         algorithm,
         losses,
-        NoiseKey.fresh(),
+        NoiseKey.fresh(cipher_for(model)),
         cost=_cost(algorithm, map_noise),
         expected_batch_size=float(size),
         selected=selected,

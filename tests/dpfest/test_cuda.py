@@ -116,6 +116,51 @@ def test_a_step_that_is_taken_again_has_the_same_bits(algorithm: Algorithm) -> N
     assert torch.equal(first, again)
 
 
+class Wide(nn.Module):
+    """The tables of a click model, from three rows on, of each of which an example looks up one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        shapes = [(3, 2), (20, 4), (600, 9), (5_000, 16), (90_000, 34), (7, 3)] * (4 if DEVICE.type == "cuda" else 1)
+        self.tables = nn.ModuleList(nn.Embedding(rows, dim) for rows, dim in shapes)
+        self.head = nn.Sequential(nn.Linear(sum(dim for _, dim in shapes), 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, *ids: Tensor) -> Tensor:
+        found = [table(own) for table, own in zip(self.tables, ids, strict=True)]
+        return self.head(torch.cat(found, dim=1)).squeeze(1)
+
+
+@pytest.mark.parametrize("algorithm", RULES, ids=lambda rule: f"{rule.name}{'-lazy' * rule.lazy}")
+def test_a_step_of_many_look_ups_has_the_same_bits_three_times(algorithm: Algorithm) -> None:
+    """Under the cipher of a GPU, with hot rows of hundreds of look-ups, so that many programs of each kernel run."""
+    examples = 2_048 if DEVICE.type == "cuda" else 64
+    generator, model = torch.Generator().manual_seed(1), Wide()
+    ids = [
+        (table.num_embeddings ** torch.rand(examples, generator=generator)).long() - 1
+        for table in model.tables  # few rows are popular
+    ]
+    rows = sum(table.num_embeddings for table in model.tables)
+    engine = engine_with(
+        model.to(DEVICE),
+        algorithm,
+        losses,
+        NoiseKey.from_seed(0, cipher=CHACHA),
+        gradient_noise_multiplier=2.0 * (algorithm.name != "nonprivate"),
+        expected_batch_size=float(examples),
+        map_noise_multiplier=0.5,
+        epsilon_per_draw=1.0,
+        selected=torch.arange(0, rows, 7) if algorithm.selection else None,
+    )
+    first, *others = (released(engine, [ids], 3) for _ in range(3))
+    assert flat(first).any() and all(torch.equal(flat(first), flat(other)) for other in others)
+    for other in others:
+        for ours, theirs in zip(first.tables, other.tables, strict=True):
+            assert (ours.rows is None) == (theirs.rows is None) and (
+                ours.rows is None or torch.equal(ours.rows, theirs.rows)
+            )
+
+
 @pytest.mark.parametrize("algorithm", [DPSGD(), FEST(), Frozen()], ids=lambda rule: rule.name)
 def test_the_noise_of_a_step_is_the_cpus(algorithm: Algorithm) -> None:
     """On dense parameters and on rows: the difference from a step without noise, up to the rounding of its sums."""

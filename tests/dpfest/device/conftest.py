@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels serve tensors on the CPU, too."""
     monkeypatch.setattr(devices, "PRETENDED", True)
+    devices._parts.cache_clear()  # whether they are wanted was asked before
+    yield
+    devices._parts.cache_clear()

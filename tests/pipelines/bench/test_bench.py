@@ -197,7 +197,7 @@ def test_the_device_is_timed_and_what_steps_take_of_it(tmp_path: Path, monkeypat
 
 def test_a_steps_operations_and_waits_on_a_gpu_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch's profiler and its warnings name them, on a machine without one."""
-    event = namedtuple("event", ["name", "device_type", "device_time_total"])
+    event = namedtuple("event", ["name", "device_type", "device_time_total", "is_user_annotation"], defaults=[False])
     on = {"cpu": device.DeviceType.CPU, "gpu": device.DeviceType.CUDA}
     modes: list[str] = []
 
@@ -209,7 +209,8 @@ def test_a_steps_operations_and_waits_on_a_gpu_are_counted(monkeypatch: pytest.M
 
         def events(self) -> list[Any]:
             kernels = [event("sort", on["gpu"], 5.0), event("add", on["gpu"], 1.0), event("add", on["gpu"], 2.0)]
-            return [event("aten::sort", on["cpu"], 9.0), *kernels] * device.PROFILED
+            span = event("Optimizer.step#SGD.step", on["gpu"], 4.0, True)
+            return [event("aten::sort", on["cpu"], 9.0), span, *kernels] * device.PROFILED
 
     monkeypatch.setattr(device, "profile", lambda activities: Profile())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -218,6 +219,7 @@ def test_a_steps_operations_and_waits_on_a_gpu_are_counted(monkeypatch: pytest.M
 
     def step(number: int) -> None:
         taken.append(number)
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
 
     with warnings.catch_warnings():

@@ -95,8 +95,8 @@ def take_steps(
     if found:
         values = gradients[next(iter(found))].values
         numbers = table(values.device, [one for one, _ in found.values()])
-        settings = torch.tensor([both for _, both in found.values()], dtype=torch.float64)  # a schedule's differ by step
-        settings = settings.to(values.device, non_blocking=True)
+        settings = torch.tensor([both for _, both in found.values()], dtype=torch.float64)
+        settings = settings.to(values.device, non_blocking=True)  # a schedule's differ by step: none are kept
         grid = blocks(max(one[4] for one, _ in found.values()), _ROWS), len(found)
         launch(take, grid, numbers, settings, FLOAT=FLOATS[values.dtype], WIDTH=_WIDTH, BLOCK=_ROWS)
     return set(found)

@@ -227,9 +227,9 @@ def caption(frontiers: Sequence[Frontier]) -> str:
     epsilons = sorted({frontier.panel.epsilon for frontier in frontiers})
     names = {metric(frontier.population) for frontier in frontiers}
     return (
-        f"Test {' or '.join(sorted(names))} lost against DP-SGD (downwards) where a step changes so many times fewer "
-        f"coordinates of the tables (to the right), at ε = {', '.join(map(number, epsilons))} on "
-        f"{plural(len(frontiers), 'data set')}; up and right is better. A curve has the settings that no "
-        "other of the algorithm beats on validation, drawn on test; bars end at one-sided 95% bounds. Below the "
-        "dash-dotted line, frozen embeddings do better."
+        f"Downwards: test {' or '.join(sorted(names))} lost against DP-SGD. To the right: how many times fewer "
+        f"coordinates of the tables a step changes. ε = {', '.join(map(number, epsilons))}, "
+        f"{plural(len(frontiers), 'data set')}; up and right is better. A curve joins those settings of an algorithm "
+        "that none of its others beats on validation; bars end at one-sided 95% bounds. Below the dash-dotted line, "
+        "frozen embeddings do better."
     )

@@ -362,9 +362,9 @@ def _at_size(file: Path) -> str:
     runs, parts = at_size.sized(file), list[str]()
     for share in sorted({min(run.share for run in runs), max(run.share for run in runs)}):
         dense, frozen, sparse = at_size.sparsest(runs, share)
-        where = "" if parts else f"DP-AdaFEST cut {significant(sparse.reduction or math.inf)}× has an AUC of "
-        where += f"where the numbers carry {share:.0%} of the signal, " if parts else ""
-        parts.append(f"{where}{sparse.auc:.3f}, frozen tables {frozen.auc:.3f}, DP-SGD {dense.auc:.3f}")
+        where = "" if parts else f"DP-AdaFEST has, at {significant(sparse.reduction or math.inf)}×, an AUC of "
+        where += f"if the tables carry {1 - share:.0%} of the signal, " if parts else ""
+        parts.append(f"{where}{sparse.auc:.3f} (frozen {frozen.auc:.3f}, DP-SGD {dense.auc:.3f})")
     return "; ".join(parts)
 
 

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from dpfest.errors import UserError
-from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, RESULTS, Results, digest, split, write
+from reports import at_size
+from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, RESULTS, Results, _at_size, digest, split, write
 from reports.text import markdown
 from tests.once import Once
 from tests.reports.synthetic import write_bench, write_cards_of, write_comparison, write_map, write_run, write_streaming
@@ -102,9 +103,28 @@ def test_what_says_nothing_is_not_told_and_all_cards_are_counted(reference: Path
     assert max(len(line) for line in text.splitlines() if line[:1] != "|") <= 120
     heading, picture, *_ = text.split("\n\n")
     assert heading == "## What we found" and picture.endswith("](docs/frontiers.png)")
-    assert "At the paper's vocabulary sizes such a cut leaves 19 of 9.6 million coordinates" in " ".join(text.split())
+    assert "That leaves 19 of 9.6 million coordinates a step" in " ".join(text.split())
     assert "- **Is DP-AdaFEST ahead of DP-FEST?** " in text
     assert "| journey (" in text and "| nycflights_stream (" in text
+
+
+def test_what_the_sparsest_run_at_criteos_size_has_is_that_of_its_cards(tmp_path: Path) -> None:
+    """Of those where numbers carry least of the signal, and most of it; without cards nothing is said."""
+    file, auc, cuts = Path(__file__).parents[2] / at_size.FILE, dict[tuple[str, float], float](), set()
+    for line in lzma.decompress(file.read_bytes()).splitlines()[1:]:
+        card = json.loads(line)
+        algorithm, summary = card["config"]["algorithm"], card["summary"]
+        if algorithm.get("threshold", 1000) == 1000:
+            auc[algorithm["name"], card["config"]["data"]["numeric_share"]] = summary["utility"]["value"]
+        if algorithm.get("threshold") == 1000:
+            cuts.add(round(summary["embedding_gradient"]["reduction"], -3))
+    few, many = (
+        f"{auc['adafest', at]:.3f} (frozen {auc['frozen', at]:.3f}, DP-SGD {auc['dpsgd', at]:.3f})"
+        for at in (0.19, 0.95)
+    )
+    assert cuts == {480_000} and _at_size(tmp_path / "none") == ""
+    said = f"DP-AdaFEST has, at 4.80·10⁵×, an AUC of {few}; if the tables carry 5% of the signal, {many}"
+    assert _at_size(file) == said
 
 
 def test_the_time_of_a_step_is_that_of_the_benchmark(reference: Path, tmp_path: Path) -> None:

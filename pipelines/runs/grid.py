@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.config.compose import Composer, override_text, selected
-from pipelines.config.settings import Config, typed
+from pipelines.config.compose import Composer, container, override_text, selected
+from pipelines.config.schema import build
+from pipelines.config.settings import Config, ExperimentConfig, typed
 from pipelines.runs.identity import run_folder
 from pipelines.runs.schedule import VALIDATION_SHARE
 
@@ -82,14 +83,20 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         return [[text for text, _ in asked.values()]]
     # Its grid depends on the profile alone; what else is asked may be about data or algorithms that the grid chooses.
     profile = [f"profile={name}" for name in asked.get("profile", ("", []))[1][:1]]
-    composed = [typed(composer.compose([*profile, f"experiment={name}"])) for name in asked["experiment"][1]]
-    return [line for config in composed for line in _lines(composer, config, asked)]
-
-
-def _lines(composer: Composer, config: Config, asked: Mapping[str, tuple[str, list[str]]]) -> list[list[str]]:
-    """Return the multirun lines of the configuration's experiment."""
     lines = []
-    for product in products(config):
+    for name in asked["experiment"][1]:
+        cfg = composer.compose([*profile, f"experiment={name}"])
+        experiment = build(ExperimentConfig, container(cfg["experiment"]), "experiment")
+        lines += _lines(composer, experiment, str(cfg["profile"]), asked)
+    return lines
+
+
+def _lines(
+    composer: Composer, experiment: ExperimentConfig, profile: str, asked: Mapping[str, tuple[str, list[str]]]
+) -> list[list[str]]:
+    """Return the multirun lines of an experiment under a profile."""
+    lines = []
+    for product in products(experiment, profile):
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
         for key in chosen.keys() & asked.keys():
             values = asked[key][1]
@@ -99,16 +106,14 @@ def _lines(composer: Composer, config: Config, asked: Mapping[str, tuple[str, li
             rest = [text for key, (text, _) in asked.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
-        assert config.experiment is not None
         axes: dict[str, dict[str, None]] = {}
-        for product in products(config):
+        for product in products(experiment, profile):
             for key in product.keys() & asked.keys():
                 axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
         has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
         line = " ".join(text for text, _ in asked.values())
         raise UserError(
-            f"experiment={config.experiment.name} has no run with {line}: under profile={config.profile} its grid has "
-            f"only {has}."
+            f"experiment={experiment.name} has no run with {line}: under profile={profile} its grid has only {has}."
         )
     return lines
 
@@ -119,7 +124,8 @@ def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
     Unlike :func:`plan`, this reads no source file: to fingerprint Criteo's takes minutes to hours.
     """
     composed = typed(composer.compose(overrides))
-    grid = [each for each in products(composed) if composed.data.name in each.get("data", [composed.data.name])]
+    every = products(composed.experiment, composed.profile)
+    grid = [each for each in every if composed.data.name in each.get("data", [composed.data.name])]
     keys = sorted({key for product in grid for key in product} - {"data"})
     base: dict[str, tuple[Config, dict[str, Any]]] = {}
     runs: dict[tuple[Any, ...], Config] = {}
@@ -140,20 +146,20 @@ def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
     return list(runs.values())
 
 
-def products(config: Config) -> list[dict[str, list[Any]]]:
-    """Return the experiment's products of override values under the configuration's profile.
+def products(experiment: ExperimentConfig | None, profile: str) -> list[dict[str, list[Any]]]:
+    """Return an experiment's products of override values under a profile.
 
     Raises:
         UserError: there is no experiment, or it has no grid for the profile.
     """
-    if config.experiment is None:
+    if experiment is None:
         raise UserError("no experiment is named: add experiment=... to the command.")
-    if config.profile not in config.experiment.grids:
+    if profile not in experiment.grids:
         raise UserError(
-            f"experiment={config.experiment.name} has no grid for profile={config.profile}; it has one for "
-            f"{', '.join(config.experiment.grids)}."
+            f"experiment={experiment.name} has no grid for profile={profile}; it has one for "
+            f"{', '.join(experiment.grids)}."
         )
-    return config.experiment.grids[config.profile]
+    return experiment.grids[profile]
 
 
 def evaluated(config: Config) -> float | None:

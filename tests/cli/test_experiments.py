@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.runs.grid import plan
 from reports.comparison import populations
@@ -73,11 +74,14 @@ LARGE = [pytest.param(one, marks=[pytest.mark.documents] * (one.stem == "referen
 
 @pytest.mark.parametrize("file", LARGE, ids=lambda file: file.stem)
 def test_the_commands_at_an_experiments_head_plan_the_runs_that_it_says(file: Path) -> None:
-    """Those that need no data or model of one's own. Documents: the whole reference takes a minute to plan."""
+    """Those that need data or a model of one's own look for these. Documents: the whole reference takes a minute."""
     planned = 0
     for line in re.findall(r"^#   dpfest (sweep \S.*)$", file.read_text(), re.MULTILINE):
         command, _, said = re.sub(r"  +", "\n", line).partition("\n")
-        if not re.search(r"profile=smoke|=\.\.\.|data=clicks", command):
+        if "=..." in command:
+            with pytest.raises(UserError, match=r"/nowhere"):
+                plan(Composer(None), shlex.split(command.replace("...", "/nowhere"))[1:])
+        elif not re.search(r"profile=smoke|data=clicks", command):
             runs = len(plan(Composer(None), shlex.split(command)[1:]).runs)
             count = re.match(r"(?:the )?([\d,]+) (?:runs|of)", said)
             assert runs and (count is None or int(count[1].replace(",", "")) == runs), line

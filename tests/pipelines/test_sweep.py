@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,7 +196,7 @@ def test_a_wrong_value_in_a_grid_stops_the_sweep_before_it_starts(tmp_path: Path
 def test_an_experiment_without_a_grid_for_the_profile_says_so() -> None:
     config = typed(Composer().compose(["experiment=comparison"]))
     with pytest.raises(UserError, match="has no grid for profile=night; it has one for smoke, demo, paper"):
-        products(replace(config, profile="night"))
+        products(config.experiment, "night")
 
 
 def test_datasets_are_made_once_and_every_run_ends(tmp_path: Path, stages: Stages) -> None:

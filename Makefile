@@ -72,7 +72,7 @@ gpu: $(DEV)  ## on a machine with a GPU: time steps, in report/gpu and report/gp
 	DPFEST_DEVICE_KERNELS=1 $(BIN)/python -c "import torch; from dpfest import devices; \
 	  assert devices.serving(torch.zeros(1, device='cuda')), 'the kernels do not serve'"
 	for with in 1 0; do DPFEST_DEVICE_KERNELS=$$with $(BIN)/python -m dpfest bench device --repeats 7 device=cuda \
-	  paths.report=report/gpu$$(test $$with = 0 || echo -kernels); done
+	  paths.report=report/gpu$$(test $$with = 0 || echo -kernels) || exit 1; done
 	DPFEST_DEVICE_KERNELS=1 $(BIN)/python -m pytest -q tests/dpfest/test_cuda.py tests/dpfest/device
 
 lint: $(DEV)  ## ruff and mypy

@@ -123,7 +123,7 @@ class Results:
             picture=PICTURE.as_posix(),
             results=RESULTS.as_posix(),
             runs=self.runs,
-            sized=_at_size(self.reference.parents[1] / at_size.FILE),
+            sized=at_size.said(self.reference.parents[1] / at_size.FILE),
             speed=self._speed,
             table=_table([_row(frontier, frontiers.SHOWN) for frontier in self.frontiers]),
         )
@@ -353,19 +353,6 @@ def _criteo_coordinates() -> dict[str, str]:
     sizes = [int(size) for (size,) in TAB_VOCAB.rows.values()]
     count = sum(size * embedding_dim(size) for size in sizes)
     return {"all": f"{count / 1e6:.1f} million", "left": f"{count / HALF_A_MILLION:.0f}", "cut": f"{HALF_A_MILLION:,}"}
-
-
-def _at_size(file: Path) -> str:
-    """Say what the sparsest DP-AdaFEST has at Criteo's size, where values carry most of the signal, and least of it."""
-    if not file.exists():
-        return ""
-    runs, parts = at_size.sized(file), list[str]()
-    for share in sorted({min(run.share for run in runs), max(run.share for run in runs)}):
-        dense, frozen, sparse = at_size.sparsest(runs, share)
-        where = "" if parts else f"DP-AdaFEST has, at {significant(sparse.reduction or math.inf)}×, an AUC of "
-        where += f"if the tables carry {1 - share:.0%} of the signal, " if parts else ""
-        parts.append(f"{where}{sparse.auc:.3f} (frozen {frozen.auc:.3f}, DP-SGD {dense.auc:.3f})")
-    return "; ".join(parts)
 
 
 def main() -> None:

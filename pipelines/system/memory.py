@@ -29,7 +29,9 @@ def keep_freed_memory() -> None:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """A context without searches for garbage, for reading much that is kept: each would walk through all of it again,
-    and so would each later one, which is spared that as well."""
+    and so would each later one, which is spared that as well until something else is read."""
+    gc.unfreeze()
+    gc.collect()  # what an earlier reading kept may be garbage by now
     enabled = gc.isenabled()
     gc.disable()
     try:

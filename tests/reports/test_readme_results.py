@@ -16,7 +16,7 @@ from PIL import Image
 
 from dpfest.errors import UserError
 from reports import at_size
-from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, RESULTS, Results, _at_size, digest, split, write
+from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, RESULTS, Results, digest, split, write
 from reports.text import markdown
 from tests.once import Once
 from tests.reports.synthetic import write_bench, write_cards_of, write_comparison, write_map, write_run, write_streaming
@@ -122,9 +122,9 @@ def test_what_the_sparsest_run_at_criteos_size_has_is_that_of_its_cards(tmp_path
         f"{auc['adafest', at]:.3f} (frozen {auc['frozen', at]:.3f}, DP-SGD {auc['dpsgd', at]:.3f})"
         for at in (0.19, 0.95)
     )
-    assert cuts == {480_000} and _at_size(tmp_path / "none") == ""
+    assert cuts == {480_000} and at_size.said(tmp_path / "none") == ""
     said = f"DP-AdaFEST has, at 4.80·10⁵×, an AUC of {few}; if the tables carry 5% of the signal, {many}"
-    assert _at_size(file) == said
+    assert at_size.said(file) == said
 
 
 def test_the_time_of_a_step_is_that_of_the_benchmark(reference: Path, tmp_path: Path) -> None:

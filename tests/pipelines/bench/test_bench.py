@@ -185,6 +185,17 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(
     assert 21 * distinct <= column.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
+def test_what_else_is_measured_of_a_competitor_is_of_what_all_share(tmp_path: Path) -> None:
+    case = Case(
+        name="case",
+        reference="a",
+        competitors=dict.fromkeys("ab", lambda shared: lambda number: 1.0),
+        shared=lambda: 7,
+        values={"b": lambda shared: {"shared": shared}, "c": lambda shared: {}},
+    )
+    assert [record.values for record in measured(case, "step", config(tmp_path), 1)] == [None, {"shared": 7}]
+
+
 @pytest.mark.usefixtures("short_turns")
 def test_the_device_is_timed_and_what_steps_take_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "STEPS", (ORDINARY, "adafest"))

@@ -14,7 +14,8 @@ Of whole trainings (:mod:`pipelines.audit.whole`: which ones):
 
 - :mod:`pipelines.audit.training`: what is claimed of a training, and one run of it.
 - :mod:`pipelines.audit.canaries`: the examples, the run, and what leaves it.
-- :mod:`pipelines.audit.attack`: likelihood ratios, and what to guess.
+- :mod:`pipelines.audit.attack`: likelihood ratios, and what to guess; :mod:`pipelines.audit.correlated`: those of noise
+  that is correlated over steps.
 - :mod:`pipelines.audit.guesses`: from right guesses to a bound, with its proof.
 - :mod:`pipelines.audit.family`: the claimed mechanism's trade-off curve, and those of more or less noise.
 

@@ -111,9 +111,8 @@ class Law:
             selected = present + deviation * generator.normal(size=len(present)) >= cut
         for number, period in enumerate(self._plan.periods):
             own = self._period == number
-            rate, sigma, _ = self._step(number)
-            taken = (generator.random((period.steps, len(present))) < rate) & (present & own)
-            change = taken + generator.normal(0, sigma, taken.shape)
+            taken = self._taken(number, len(present), generator) & (present & own)
+            change = taken + self._noise(number, taken.shape, generator)
             moved = self._moves(number, taken, change, generator)
             if selected is not None:
                 moved &= selected
@@ -139,10 +138,10 @@ class Law:
             own, releases = self._period == number, observed.period == number
             change, moved = observed.change[np.ix_(releases, own)], observed.moved[np.ix_(releases, own)]
             # The ratio of a sum of steps grows with it, whatever their number.
-            ratio = change if observed.steps_in_one > 1 else self._log_ratio(number, change, moved)
+            ratio = change.sum(0) if observed.steps_in_one > 1 else self._log_ratio(number, change, moved)
             if observed.selected is not None:
                 ratio = np.where(observed.selected[own], ratio, 0)
-            scores[own] = ratio.sum(0)
+            scores[own] = ratio
         if observed.selected is not None and self.selection is not None:
             scores += self._log_ratio_of_selection(observed.selected)
         return np.where(_differs_without_noise(observed), _CERTAIN, scores)
@@ -165,6 +164,14 @@ class Law:
         """Return the norm that the row must reach to be applied."""
         return -sigma * float(ndtri(self._algorithm.false_rate / 2)) if isinstance(self._algorithm, Threshold) else 0.0
 
+    def _taken(self, number: int, count: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+        """Draw which steps' batches a canary would be in, ``[steps, count]``."""
+        return generator.random((self._plan.periods[number].steps, count)) < self._step(number)[0]
+
+    def _noise(self, number: int, shape: tuple[int, int], generator: np.random.Generator) -> NDArray[np.float64]:
+        """Draw the noise of rows step by step, in contributions."""
+        return generator.normal(0, self._step(number)[1], shape)
+
     def _moves(
         self, number: int, taken: NDArray[np.bool_], change: NDArray[np.float64], generator: np.random.Generator
     ) -> NDArray[np.bool_]:
@@ -172,7 +179,7 @@ class Law:
         passes = generator.random(taken.shape) < np.where(taken, with_it, without)
         return passes & (np.abs(change) >= self._least_norm(self._step(number)[1]))
 
-    def _log_ratio(self, number: int, change: NDArray[np.float64], moved: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _log_ratio(self, number: int, change: NDArray[np.float64], moved: NDArray[np.bool_]) -> Scores:
         rate, sigma, _ = self._step(number)
         without, with_it = self._passes(number)
         least = self._least_norm(sigma)
@@ -181,7 +188,7 @@ class Law:
         of_a_move = (change - 0.5) / sigma**2 + _log(with_it) - _log(without)
         of_a_stay = _log(stays[1]) - _log(stays[0])
         in_batch = np.where(moved, of_a_move, of_a_stay)
-        return np.logaddexp(_log(1 - rate), _log(rate) + in_batch)
+        return np.logaddexp(_log(1 - rate), _log(rate) + in_batch).sum(0)
 
     def _log_ratio_of_selection(self, selected: NDArray[np.bool_]) -> Scores:
         cut, deviation = self._of_selection()

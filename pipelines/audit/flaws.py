@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.accounting.accountant import Event
-from dpfest.accounting.bands import Strategy
+from dpfest.accounting.bands import BITS, Strategy
 from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
 from dpfest.algorithms.rules import Frozen
@@ -29,8 +29,8 @@ from dpfest.selection.topk import SelectionConfig
 from dpfest.step.correlated import Correlated
 from dpfest.step.engine import PrivateEngine
 from dpfest.training.loop import PrivateTraining
-from pipelines.audit.attack import Law
 from pipelines.audit.canaries import ORDINARY, Observed, Run
+from pipelines.audit.correlated import CorrelatedLaw, law_of
 from pipelines.audit.pair import Pair
 from pipelines.audit.training import Attempt, Training, attempt
 
@@ -172,7 +172,7 @@ def _unpaid_selection(training: Training) -> Attempt:
     assert isinstance(frugal, SelectionConfig)
     public = SelectionConfig(mechanism="public", prior="none", rows=frugal.rows)
     made = training.plan(replace(training.algorithm, selection=public))  # type: ignore[call-arg]
-    return attempt(training, made, law=Law(made, training.canaries, frugal), selection=frugal)
+    return attempt(training, made, law=law_of(made, training.canaries, frugal), selection=frugal)
 
 
 def _with_costly_map(training: Training) -> Training:
@@ -235,8 +235,22 @@ def _rate_of_the_stream(training: Training) -> Attempt:
     def spoil(running: PrivateTraining) -> None:
         running.engine.noise.deviation *= thrifty / (running.period.noise_multiplier or math.inf)
 
-    law = Law(replace(made, periods=drawn), training.canaries)
+    law = law_of(replace(made, periods=drawn), training.canaries)
     return attempt(training, made, claimed=whole.events, law=law, spoil=spoil)
+
+
+def _unpaid_strategy(training: Training) -> Attempt:
+    """Take back more of earlier noise than is accounted for."""
+    made, bands = training.plan(), training.algorithm.bands
+    assert bands is not None
+    real = _Unnormalised((1 << BITS, *[(1 << BITS) - 1] * (bands - 1)))
+
+    def spoil(running: PrivateTraining) -> None:
+        noise = running.engine.noise
+        assert isinstance(noise, Correlated)
+        running.engine.noise = Correlated(noise.deviation, real, noise.steps)
+
+    return attempt(training, made, law=CorrelatedLaw(made, training.canaries, real=real), spoil=spoil)
 
 
 def _never_flush(running: PrivateTraining) -> None:
@@ -258,6 +272,7 @@ OF_A_TRAINING = (
     Flaw("every example in every step", _sampled, partial(attempt, kind=_WholeData)),
     Flaw("noise drawn again on resume", _sampled, partial(attempt, run=_Resumed)),
     Flaw("units of 4 examples", _sampled, partial(attempt, copies=_COPIES)),
+    Flaw("strategy not paid for", lambda training: bool(training.algorithm.bands), _unpaid_strategy),
     Flaw("lazy noise never drawn", lambda training: training.algorithm.lazy, partial(attempt, spoil=_never_flush)),
     Flaw("map not paid for", _of("adafest"), _unpaid_map),
     Flaw(

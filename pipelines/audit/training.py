@@ -19,6 +19,7 @@ from dpfest.planning.plan import plan
 from dpfest.planning.privacy_plan import PrivacyPlan
 from pipelines.audit.attack import Law
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS, Examples, Observed, Run
+from pipelines.audit.correlated import law_of
 
 
 @dataclass(frozen=True)
@@ -105,4 +106,4 @@ def attempt(
         examples = Examples(training.canaries, key.derive("audit examples"), copies)
         return run(planned, examples, key, **how).observed(), examples.present
 
-    return Attempt(claimed or planned.events, law or Law(planned, training.canaries), observe)
+    return Attempt(claimed or planned.events, law or law_of(planned, training.canaries), observe)

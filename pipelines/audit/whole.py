@@ -20,6 +20,7 @@ from pipelines.config.settings import Config
 
 RATE, PERIODS = 0.125, 4
 """q of sampled trainings, and periods of a stream."""
+_BANDS = 8  # of the training whose noise is correlated
 
 
 def trainings(config: Config) -> list[tuple[Training, tuple[Flaw, ...]]]:
@@ -33,16 +34,22 @@ def trainings(config: Config) -> list[tuple[Training, tuple[Flaw, ...]]]:
         epsilon=config.privacy.epsilon,
         delta=1 / (size.canaries + ORDINARY) if config.privacy.delta is None else config.privacy.delta,
         steps=size.steps,
-        rate=RATE,
+        rate=_rate(algorithm),
         canaries=(size.canaries,),
     )
     found, flawed = [own], {own}
     if isinstance(algorithm, DPSGD) and not algorithm.lazy:
         epsilons = dict.fromkeys([own.epsilon, *size.epsilons])
         found = [replace(own, epsilon=epsilon) for epsilon in epsilons]
-        found += [replace(own, name="unsampled", rate=1.0, epsilon=epsilon) for epsilon in epsilons]
-        found.append(replace(own, name="sampled, lazy noise", algorithm=replace(algorithm, noise="lazy")))
-        flawed.add(found[-1])
+        if algorithm.bands is None:
+            found += [replace(own, name="unsampled", rate=1.0, epsilon=epsilon) for epsilon in epsilons]
+            variants = {
+                "lazy noise": replace(algorithm, noise="lazy"),
+                f"{_BANDS} bands": replace(algorithm, bands=_BANDS),
+            }
+            for name, variant in variants.items():
+                found.append(replace(own, name=f"sampled, {name}", algorithm=variant, rate=_rate(variant)))
+                flawed.add(found[-1])
     if algorithm.name in ("dpsgd", "adafest_plus") and not algorithm.lazy:
         days = (size.canaries // PERIODS,) * PERIODS
         found.append(replace(own, name="stream", canaries=days, steps=max(2, size.steps // 2), stream=True))
@@ -50,12 +57,15 @@ def trainings(config: Config) -> list[tuple[Training, tuple[Flaw, ...]]]:
     return [(one, tuple(flaw for flaw in OF_A_TRAINING if one in flawed and flaw.applies(one))) for one in found]
 
 
+def _rate(algorithm: Algorithm) -> float:
+    """Return q, such that an example enters its group's batches with a probability of at most a half."""
+    return RATE if algorithm.bands is None else min(RATE, 0.5 / algorithm.bands)
+
+
 def uncovered(algorithm: Algorithm) -> str | None:
     """Return why no whole training of an algorithm is audited; None for one that is, as is every one by default."""
     if isinstance(algorithm, Frozen):
         return "it trains no rows, in which the canaries are"
-    if algorithm.bands is not None:
-        return "its noise is correlated over steps, and the attack takes it for independent"
     if algorithm.selection is not None and algorithm.selection.law != "gaussian":
         return f"its rows are selected by {algorithm.selection.law} noise, and the attack knows that of a Gaussian"
     event = algorithm.step_event(1.0, RATE)

@@ -31,6 +31,7 @@ _HOME = {
     "training.histogram": ("select",),
     "gradients.tables": ("parameter_groups",),
     "selection.topk": ("Selection", "SelectionConfig", "select_rows"),
+    "selection.vocabulary": ("OpenVocabulary",),
     "training.loop": ("PrivateTraining", "Step"),
     "training.trial": ("validate",),
     "gradients.units": ("UnitConfig", "Units"),

@@ -40,6 +40,7 @@ from dpfest.planning.unproven import ShuffledBatches as ShuffledBatches
 from dpfest.selection.topk import Selection as Selection
 from dpfest.selection.topk import SelectionConfig as SelectionConfig
 from dpfest.selection.topk import select_rows as select_rows
+from dpfest.selection.vocabulary import OpenVocabulary as OpenVocabulary
 from dpfest.step.engine import PrivateEngine as PrivateEngine
 from dpfest.training.histogram import select as select
 from dpfest.training.loop import PrivateTraining as PrivateTraining

@@ -30,7 +30,7 @@ from pipelines.data.clicks.criteo_days import Criteo1TBConfig
 from pipelines.data.clicks.criteo_lines import FIELDS, parse_block
 from pipelines.data.clicks.split import SplitConfig, split_of
 from pipelines.data.clicks.synthetic import GeneratorConfig, write_criteo_files
-from pipelines.data.clicks.vocabulary import learn_vocabulary
+from pipelines.data.clicks.vocabulary import VocabularyConfig, learn_vocabulary
 from pipelines.data.dataset import Dataset
 from pipelines.data.hashing import BLANK_KEY
 from pipelines.preprocess import preprocess
@@ -239,7 +239,7 @@ def _features(head: CriteoKaggleConfig, dataset: Dataset, counts: Sequence[NDArr
             blank, lines = blank + (block.keys == BLANK_KEY).sum(0), lines + len(block.label)
             yield block.keys_of(split_of(block, head.split) == 0)
 
-    values = learn_vocabulary(training_keys(), 1).keys
+    values = learn_vocabulary(training_keys(), VocabularyConfig(policy="all")).keys
     columns = zip(dataset.categorical_names, values, counts, blank / lines, strict=True)
     return [Feature(name, len(keys), len(rows), int((rows > 0).sum()), share) for name, keys, rows, share in columns]
 

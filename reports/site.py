@@ -34,7 +34,7 @@ TUTORIALS = Path("docs") / "tutorials"
 API: Mapping[str, tuple[str, ...]] = {
     "Train": ("make_private", "PrivateTraining", "Step", "validate", "parameter_groups", "AdamBC"),
     "Algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Threshold", "Frozen", "Nonprivate"),
-    "Rows chosen beforehand": ("select", "select_rows", "Selection", "SelectionConfig"),
+    "Rows chosen beforehand": ("select", "select_rows", "Selection", "SelectionConfig", "OpenVocabulary"),
     "Plan and account": ("plan", "threshold_for", "PrivacyPlan", "Event", "Ledger", "BudgetExceeded", "NoiseKey"),
     "Persons and days": ("UnitConfig", "Units", "Period", "training_steps"),
     "Search": ("plan_search", "select_best", "SearchPlan", "Search", "Best"),

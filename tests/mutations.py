@@ -252,7 +252,17 @@ MUTATIONS = [
     ),
     Mutation(
         "the noise seed leaves",
-        RELEASE, 'if key != "noise_seed"}', "}", "tests/pipelines/runs/test_release.py",
+        RELEASE, 'section.pop("noise_seed", None)', "pass", "tests/pipelines/runs/test_release.py",
+    ),
+    Mutation(
+        "a value of a single example has a row",
+        "dpfest/selection/vocabulary.py", "return 1 + tail * self.deviation", "return 1 + 0.8 * tail * self.deviation",
+        "tests/dpfest/test_vocabulary.py",
+    ),
+    Mutation(
+        "a vocabulary is not paid for",
+        "dpfest/planning/privacy_plan.py", "self.vocabulary.events if self.vocabulary and", "[] if self.vocabulary and",
+        "tests/dpfest/test_vocabulary.py",
     ),
     Mutation(
         "a ledger is not recounted before it leaves",

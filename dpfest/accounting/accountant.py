@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ _STATED = {
     "laplace": ("noise_multiplier",),
     "pure": ("epsilon_per_draw", "draws"),
     "exponential_selection": ("epsilon_per_draw", "draws", "noise_multiplier"),
+    "failure": ("probability",),
 }
 
 
@@ -57,8 +59,9 @@ class Event:
     The sample is a Poisson sample unless the last attributes state another.
 
     Attributes:
-        kind: ``gaussian`` or ``laplace`` noise; ``pure``, adaptive draws, each (epsilon_per_draw, 0)-DP; or
-            ``exponential_selection``, such draws and Gaussian noise on the drawn rows (see ``dominating_pair``).
+        kind: ``gaussian`` or ``laplace`` noise; ``pure``, adaptive draws, each (epsilon_per_draw, 0)-DP;
+            ``exponential_selection``, such draws and Gaussian noise on the drawn rows (see ``dominating_pair``); or
+            ``failure``: with a ``probability``, at most, anything about the example is released, and nothing else.
         part: a path of nested subsets, as ("period 2", "day 7"); () is all examples. Parts overlap only if one is a
             prefix of the other.
         noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); if one sample
@@ -89,6 +92,7 @@ class Event:
     draws: int | None = None
     epsilon_per_draw: float | None = None
     claimed_epsilon: float | None = None
+    probability: float | None = None
     steps_per_epoch: int | None = None
     max_batch_size: int | None = None
     dataset_size: int | None = None
@@ -98,13 +102,13 @@ class Event:
     def __post_init__(self) -> None:
         if self.kind not in _STATED:
             raise ValueError(f"no privacy event is of kind {self.kind!r}; the kinds are {', '.join(_STATED)}")
-        for name in ("noise_multiplier", "draws", "epsilon_per_draw"):
+        for name in ("noise_multiplier", "draws", "epsilon_per_draw", "probability"):
             if (getattr(self, name) is not None) != (name in _STATED[self.kind]):
                 raise ValueError(f"{self.what}: a {self.kind} event needs {' and '.join(_STATED[self.kind])} alone")
         for name, value in vars(self).items():
             if name in ("kind", "what", "part") or (value is None and name not in ("count", "sampling_probability")):
                 continue
-            most = 1.0 if name == "sampling_probability" else 1e300
+            most = 1.0 if name in ("sampling_probability", "probability") else 1e300
             if not (isinstance(value, int | float) and 0 < value <= most):
                 raise ValueError(f"{self.what}: {name} must be a number in (0, {most:g}], not {value!r}")
         ways = [self.steps_per_epoch, self.max_batch_size, self.bins, self.bands]
@@ -133,6 +137,9 @@ class Event:
     def once(self, interval: float) -> PrivacyLossDistribution:
         """Return the privacy loss distribution of one of the ``count``, on a grid of spacing ``interval``."""
         q, sigma = self.sampling_probability, self.noise_multiplier
+        if self.probability is not None:
+            revealed = DifferentialPrivacyParameters(0.0, q * self.probability)
+            return pld.from_privacy_parameters(revealed, value_discretization_interval=interval)
         if self.draws is not None and self.epsilon_per_draw is not None:
             return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
         make = pld.from_laplace_mechanism if self.kind == "laplace" else pld.from_gaussian_mechanism

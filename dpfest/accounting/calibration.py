@@ -53,7 +53,8 @@ def calibrate(
             raise UserError(
                 f"{asked} cannot be met: the least that can be spent is {spent:.4g}. Raise epsilon, take fewer steps, "
                 "or, where there is a selection, raise selection.noise_multiplier (gaussian) or lower "
-                "selection.epsilon (laplace, gumbel) or selection.rows (gumbel)."
+                "selection.epsilon (laplace, gumbel) or selection.rows (gumbel), or, where a vocabulary is released, "
+                "raise vocabulary.noise_multiplier."
             )
         return min(max(math.log(spent / goal), -50.0), 50.0) if spent > 0 else -50.0
 

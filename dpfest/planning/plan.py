@@ -20,6 +20,7 @@ from dpfest.planning.fidelity import FIDELITIES, sampler_for, sampling_for
 from dpfest.planning.other_samplers import BallsInBins, CyclicPoisson
 from dpfest.planning.periods import Period, distinct_units, periods_of, periods_of_units
 from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.selection.vocabulary import OpenVocabulary
 
 MOST_STEPS = 10**9
 """Of a period; more would outlast every machine, and the numbers with which they are accounted."""
@@ -41,6 +42,7 @@ def plan(
     sampling: str | None = None,
     max_batch_size: int | None = None,
     fixed_noise_seed: bool = False,
+    vocabulary: OpenVocabulary | None = None,
     calibrate: Callable[..., float] = calibration.calibrate,
 ) -> PrivacyPlan:
     """Calibrate the noise with which a run meets its target; in a stream, for each period separately.
@@ -65,6 +67,7 @@ def plan(
         max_batch_size: largest batch under ``truncated_poisson``, at least ``batch_size``; None for a size that no
             batch of the run exceeds with probability ``1 - delta / 100``.
         fixed_noise_seed: whether noise derives from a seed, for reproduction on public data.
+        vocabulary: how the values that have rows were released, if by noised counts of these examples.
         calibrate: ``calibration.calibrate``, or a cache of its results: ``Ledger`` verifies them.
 
     Raises:
@@ -126,6 +129,7 @@ def plan(
             periods=tuple(replace(one, noise_multiplier=sigma) for one, sigma in zip(periods, sigmas, strict=True)),
             unit=unit,
             units=units,
+            vocabulary=vocabulary,
         )
 
     if not algorithm.private:
@@ -152,6 +156,8 @@ def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[floa
     def sigma_of(number: int) -> float:
         period, part = plan.periods[number], steps[number].part
         selections = [replace(event, part=()) for event in all_selections if event.part[:1] in ((), part)][:1]
+        if plan.vocabulary:  # of a plan without days: everything is spent on all examples
+            selections = plan.before
         left, composed = FIDELITIES[plan.fidelity].to_compose(plan.target_epsilon or 0.0, selections)
 
         def events(sigma: float) -> list[Event]:

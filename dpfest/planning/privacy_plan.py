@@ -38,6 +38,7 @@ from dpfest.planning.periods import Period
 from dpfest.planning.sampling import Batches, Poisson, Sampler
 from dpfest.planning.unproven import Shuffled
 from dpfest.selection.topk import selection_events
+from dpfest.selection.vocabulary import OpenVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,11 @@ class PrivacyPlan:
         periods: in order; a single one unless the data are a stream.
         unit: the unit of privacy; None for an example.
         units: number of units in a stream, each counted once; None elsewhere.
+        vocabulary: the release of the values that have rows, which the examples pay for too; None for public tables.
 
     Raises:
-        UserError: an algorithm without noise, or noise without a private algorithm.
+        UserError: an algorithm without noise, or noise without a private algorithm; a vocabulary that is released of
+            units, of a stream, or under the paper's accounting.
     """
 
     algorithm: Algorithm
@@ -75,12 +78,19 @@ class PrivacyPlan:
     periods: tuple[Period, ...]
     unit: UnitConfig | None = None
     units: int | None = None
+    vocabulary: OpenVocabulary | None = None
 
     def __post_init__(self) -> None:
         noised = {self.target_epsilon is not None, *(period.noise_multiplier is not None for period in self.periods)}
         if noised != {self.algorithm.private}:
             raise UserError(f"The plan's noise does not fit {self.algorithm.name}: plan it anew with dpfest.plan(...).")
         sampling_of(self.fidelity, self.sampling)
+        if self.vocabulary and (self.unit or self.periods[0].days or self.fidelity != "rigorous"):
+            raise UserError(
+                "A vocabulary of noised counts is accounted for examples that are all there from the start, under "
+                "fidelity=rigorous: with units of privacy, in a stream, or under fidelity=paper take tables of public "
+                "sizes."
+            )
         bands = self.sampler.bands if isinstance(self.sampler, CyclicPoisson) else None
         if bands != self.algorithm.bands:
             raise UserError(
@@ -127,9 +137,15 @@ class PrivacyPlan:
         return tuple(replace(event, part=part) for event in selection_events(selection, sizes) for part in parts)
 
     @property
+    def before(self) -> list[Event]:
+        """What is spent before the first step: by the vocabulary, and by row selections."""
+        of_vocabulary = self.vocabulary.events if self.vocabulary and self.algorithm.private else []
+        return [*of_vocabulary, *self.selections]
+
+    @property
     def events(self) -> list[Event]:
         """Everything the run is to spend."""
-        return [*self.selections, *self._steps]
+        return [*self.before, *self._steps]
 
     @property
     def _steps(self) -> list[Event]:
@@ -178,7 +194,7 @@ class PrivacyPlan:
             fidelity=self.fidelity,
             sampling=self.sampling,
             fixed_noise_seed=self.fixed_noise_seed,
-            selections=self.selections,
+            selections=self.before,
             steps=self._steps,
             run={"algorithm": self.algorithm.name, "settings": self.algorithm.settings(), **sizes},
             unit=self.unit.name if self.unit else EXAMPLE,

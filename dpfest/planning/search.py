@@ -70,6 +70,11 @@ class SearchPlan:
                 )
             if plan.unit != self.plans[0].unit:
                 raise UserError("The settings of a search protect one unit of privacy: leave the others out.")
+            if plan.vocabulary:
+                raise UserError(
+                    "A search counts all that its runs release once for each run, and a vocabulary of noised counts is "
+                    "released once for all: take tables of public sizes."
+                )
             if plan.fixed_noise_seed != self.plans[0].fixed_noise_seed:
                 raise UserError("Either all settings of a search have a fixed noise seed, or none has.")
 

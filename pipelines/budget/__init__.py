@@ -32,6 +32,7 @@ from dpfest.planning.seen import seen_by_map, seen_by_selection, survival, thres
 from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
+from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.stream import Stream
 from pipelines.data.units import identifiers
 from pipelines.preprocess import dataset_folder
@@ -92,6 +93,10 @@ class Budget:
             lines["delta"] = f"{plan.delta:.4g}"
             lines |= _noise(step) if one_rate else {}
             lines |= self._accumulated()
+            if plan.vocabulary:
+                alone = accountant.epsilon(plan.vocabulary.events, plan.delta)
+                lines["epsilon of the vocabulary alone"] = f"{alone:.6g}"
+                lines["a value has a row from about"] = f"{plan.vocabulary.threshold:,.0f} training examples"
             if plan.selections:
                 selection = plan.selections[0]
                 claim = selection.claimed_epsilon
@@ -244,6 +249,11 @@ def planned(
       UserError: no noise meets the target, or settings do not go together.
     """
     privacy, train = config.privacy, config.train
+    vocabulary, seeds = None, [privacy.noise_seed]
+    count = features if isinstance(features, int) else len(features)
+    if isinstance(config.data, ClickConfig) and isinstance(examples, int):
+        vocabulary = config.data.vocabulary.release(examples, count)
+        seeds += [config.data.vocabulary.noise_seed] if vocabulary else []
     return plan(
         config.algorithm,
         epsilon=privacy.epsilon,
@@ -258,7 +268,8 @@ def planned(
         fidelity=privacy.fidelity,
         sampling=privacy.sampling,
         max_batch_size=privacy.max_batch_size,
-        fixed_noise_seed=privacy.noise_seed is not None,
+        fixed_noise_seed=any(seed is not None for seed in seeds),
+        vocabulary=vocabulary,
         calibrate=calibrate or remembered_calibration(Path(config.paths.runs)),
     )
 

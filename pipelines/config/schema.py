@@ -37,6 +37,7 @@ _SECTIONS = {
     "epochs": "train",
     "period": "stream",
     "selection": "algorithm",
+    "vocabulary": "data",
     "rows_per_step": "algorithm",
     "noise_ratio": "algorithm",
     "bands": "algorithm",
@@ -50,7 +51,7 @@ _WHY_NOT = {
     "leaves keeps its own (docs/PRIVACY.md, 2.8)",
 }
 """Keys that some choices of a section have, and why the others do not."""
-_ARGUMENT = re.compile(r"(?<![\w.])(?:selection(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
+_ARGUMENT = re.compile(r"(?<![\w.])(?:(?:selection|vocabulary)(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 from typing import Any
 
+from pipelines.data.clicks.vocabulary import OF_NOISED_COUNTS
 from pipelines.data.dataset import ROWS_SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.source import DataConfig
@@ -16,7 +17,8 @@ LATER = ("split_by", "numeric_share")
 
 
 def data_hash(data: DataConfig) -> str:
-    """Return 8 hexadecimal digits over everything that determines the rows of a dataset or stream.
+    """Return 8 hexadecimal digits over everything that determines the rows of a dataset or stream, but a secret key of
+    its vocabulary.
 
     They cover the configuration, the formats and feature recipes of this version, and name, size and entire content of
     the source files (see :mod:`pipelines.system.checksum`), but not their folder: data may be moved.
@@ -51,5 +53,8 @@ def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
     for name in LATER:
         if settings.get(name) is None:
             settings.pop(name, None)  # as before there was one
+    vocabulary = settings.get("vocabulary") or {}
+    for name in OF_NOISED_COUNTS if vocabulary.get("policy") != "private" else ():
+        vocabulary.pop(name, None)
     made_of = {"schema": ROWS_SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

@@ -8,10 +8,12 @@ from typing import Any
 
 from dpfest.errors import UserError
 from dpfest.planning.ledger import EXAMPLE
+from dpfest.selection.vocabulary import OF_COUNTS, OF_ONE_EXAMPLE
 from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
 
 Record = Mapping[str, Any]
 STEP = "training step"
+VOCABULARY = (OF_COUNTS, OF_ONE_EXAMPLE)
 _NOISE = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
 _LAW = ("distribution", "mean", "shape")
 
@@ -24,7 +26,8 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
     """
     spent = summary["privacy"]
     steps = [event for event in ledger["planned"] if event["what"] == STEP]
-    selections = [event for event in ledger["planned"] if event["what"] != STEP]
+    of_vocabulary = [event for event in ledger["planned"] if event["what"] in VOCABULARY]
+    selections = [event for event in ledger["planned"] if event["what"] not in (STEP, *VOCABULARY)]
     stream = summary["periods"] is not None
     for name in ("periods", "histograms", "epsilon_at_own_rates"):
         if (spent.get(name) is not None) != stream:
@@ -39,6 +42,7 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
     but = "count", "part"
     _among("privacy.selection", spent.get("selection"), _bare(selections, *but), *but)
     _same("privacy.public_vocabulary", spent.get("public_vocabulary"), DATA_DEPENDENT_NOTE not in ledger["statements"])
+    _same("privacy.vocabulary", spent.get("vocabulary"), of_vocabulary or None)
     unit = settings["privacy"].get("unit", EXAMPLE)
     _same("privacy.unit", spent.get("unit"), None if unit == EXAMPLE else unit.removesuffix("_id"))
     _search(settings, ledger, spent)

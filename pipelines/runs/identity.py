@@ -15,6 +15,7 @@ from dpfest.planning.ledger import EXAMPLE
 from dpfest.planning.other_samplers import CyclicPoisson
 from dpfest.selection.topk import EQUAL, SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
+from pipelines.data.clicks.vocabulary import OF_NOISED_COUNTS
 from pipelines.data.identity import data_hash
 from pipelines.system.code import without_folder
 from pipelines.system.hub import pinned
@@ -41,6 +42,10 @@ def _usual_sampling(value: Any, run: Settings) -> bool:
     return value in (None, fidelity and fidelity.samplings[0], CyclicPoisson.name if banded else None)
 
 
+def _public_values(value: Any, run: Settings) -> bool:
+    return run["data"]["vocabulary"]["policy"] != "private"
+
+
 # The settings that a run's identity leaves out, and when: where they change no result, or are as they always were
 # before they could be set, so that a run of an earlier version keeps its name.
 LEFT_OUT: dict[str, Callable[[Any, Settings], bool]] = {
@@ -59,6 +64,7 @@ LEFT_OUT: dict[str, Callable[[Any, Settings], bool]] = {
     "algorithm.selection.source": lambda value, run: (
         value in (None, "streaming") or run["algorithm"]["selection"].get("prior") is not None
     ),
+    **{f"data.vocabulary.{name}": _public_values for name in OF_NOISED_COUNTS},
     "algorithm.selection.split": lambda value, run: value in (None, EQUAL),
 }
 

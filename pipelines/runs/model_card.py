@@ -92,6 +92,8 @@ def _data(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
             if privacy["public_vocabulary"]
             else "were learnt from training rows, **outside the guarantee**"
         )
+        if "vocabulary" in privacy:
+            known = "are a private release of training rows, which ε covers"
         lines.append(f"- The vocabularies {known}.")
     if tables:
         sizes = ", ".join(f"{table['name']} ({table['rows']:,} × {table['dim']})" for table in tables)

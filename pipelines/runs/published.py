@@ -20,7 +20,9 @@ EventRecord = dict[str, Any]
 """A privacy event as :func:`dpfest.accounting.accountant.to_record` writes it."""
 # By hand: a new field of an event is published once it stands here, and not before.
 _EVENT: Shape = {
-    **dict.fromkeys(("kind", "what", "count", "sampling_probability", "draws", "epsilon_per_draw", "claimed_epsilon")),
+    **dict.fromkeys(
+        ("kind", "what", "count", "sampling_probability", "draws", "epsilon_per_draw", "claimed_epsilon", "probability")
+    ),
     **dict.fromkeys(("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier", "steps_per_epoch")),
     **dict.fromkeys(("max_batch_size", "dataset_size", "bins", "bands")),
     "part": [None],
@@ -179,6 +181,7 @@ class Privacy(Noise):
     public_vocabulary: bool
     unit: NotRequired[str]
     search: NotRequired[Search]
+    vocabulary: NotRequired[list[EventRecord]]
 
 
 class Summary(TypedDict):

@@ -81,7 +81,8 @@ def run_folders(runs: Path) -> Iterator[Path]:
 def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
-    settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
+    for section in _with_noise(settings).values():
+        section.pop("noise_seed", None)
     if settings["privacy"].get("cipher") is None:
         settings["privacy"].pop("cipher", None)
     if asked[_OPTIONAL]["distribution"] != "none":
@@ -91,6 +92,12 @@ def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dic
         settings["privacy"]["unit"] = unit
     matters = UNIT in asked and (unit != EXAMPLE or asked[UNIT] != asdict(UnitSettings()))
     return settings | ({UNIT: asked[UNIT]} if matters else {}) | ({RANKS: asked[RANKS]} if over_ranks else {})
+
+
+def _with_noise(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return, by name, the parts of settings that may have a noise seed, which stays."""
+    parts = {"privacy": settings["privacy"], "data.vocabulary": (settings["data"] or {}).get("vocabulary")}
+    return {name: part for name, part in parts.items() if isinstance(part, dict)}
 
 
 def _without_places(value: Any, key: str = "") -> Any:
@@ -231,8 +238,9 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {AGAIN}")
     _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, UNIT, RANKS), (_OPTIONAL, UNIT, RANKS))
-    if "noise_seed" in (settings["privacy"] or {}):
-        raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
+    for name, section in _with_noise(settings).items():
+        if "noise_seed" in section:
+            raise UserError(f"{path} contains {name}.noise_seed, which reveals the noise: it must not be published.")
     try:
         config = typed(settings, run_code=False)
     except UserError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfest.errors import UserError
 from dpfest.gradients.units import Units
 from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.planning.unproven import epsilon_at_own_rates
@@ -91,11 +92,17 @@ def schedule(
     """Return the schedule of `config` on its data, under its plan.
 
     Raises:
-        UserError: no day of a stream is left to hold out; or rows are damaged.
+        UserError: no day of a stream is left to hold out; rows are damaged; or their vocabulary is not the plan's.
     """
     training, last = stream.split_days(config.stream.train_days)
     for day in (*training, *last):
         day.verify()
+    released = training[0].description["vocabulary"].get("release")
+    if released != (plan.vocabulary and asdict(plan.vocabulary)):
+        raise UserError(
+            f"The vocabulary of {training[0].folder} was released as {released}, and the run would pay for "
+            f"{plan.vocabulary}: delete the folder and preprocess again."
+        )
     rows, held_out = (
         [JoinedRows([training[day].split(part) for day in period.days or range(1)]) for period in plan.periods]
         for part in ("train", "validation")

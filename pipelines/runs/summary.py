@@ -145,6 +145,8 @@ def _privacy(schedule: Schedule, ledger: Ledger) -> Privacy:
     }
     if plan.unit:
         cost["unit"] = plan.unit.name
+    if plan.vocabulary:
+        cost["vocabulary"] = [to_record(event) for event in plan.vocabulary.events]
     return cost
 
 

@@ -37,7 +37,13 @@ def epsilon(events: Sequence[Event], delta: float, near: float) -> float:
     """
     parts = {event.part for event in events}
     paid = [[event for event in events if part[: len(event.part)] == event.part] for part in parts]
-    return max(_one_way(group, delta, near, added) for group in paid for added in (False, True))
+    return max(_one_way(*_without_failures(group, delta), near, added) for group in paid for added in (False, True))
+
+
+def _without_failures(events: Sequence[Event], delta: float) -> tuple[list[Event], float]:
+    """The other events, and what is left of delta for them where no failure has happened."""
+    kept = math.prod((1 - (event.probability or 0.0)) ** event.count for event in events)
+    return [event for event in events if event.kind != "failure"], (delta - (1 - kept)) / kept
 
 
 def _one_way(events: Sequence[Event], delta: float, near: float, added: bool) -> float:

@@ -114,7 +114,7 @@ def test_impossible_events_are_refused(wrong):
         accountant.from_record({"kind": "gausian", "what": "step"})
     with pytest.raises(ValueError, match=r"not a privacy event.*sigma"):
         accountant.from_record({"kind": "gaussian", "what": "step", "sigma": 1.0})
-    for kind in ("gaussian", "laplace", "pure", "exponential_selection"):
+    for kind in ("gaussian", "laplace", "pure", "exponential_selection", "failure"):
         with pytest.raises(ValueError, match=f"a {kind} event needs"):
             accountant.from_record({"kind": kind, "what": "step"} | ({"draws": 3} if kind != "pure" else {}))
 

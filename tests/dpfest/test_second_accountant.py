@@ -22,6 +22,7 @@ from dpfest.algorithms.algorithm import Algorithm
 from dpfest.algorithms.exponential import Exponential
 from dpfest.algorithms.rules import DPSGD, Threshold
 from dpfest.selection.topk import SelectionConfig, selection_events
+from dpfest.selection.vocabulary import OpenVocabulary
 from tests.dpfest import contour
 
 KAGGLE, BATCH, EPOCH = 45_840_617, 2_048, 22_384
@@ -71,6 +72,9 @@ LEDGERS: dict[str, tuple[list[Event], float]] = {
     ),
     "unsampled steps (audit)": ([steps(DPSGD(), 2.0, 1.0, 3)], 1e-2),
     "a stream of two periods": (stream(), 1 / 150_000),
+    "a vocabulary of noised counts": (
+        [*OpenVocabulary(5.0, 2e-7, 8).events, steps(DPSGD(), 0.8, LARGE_Q, STEPS)], 1e-6
+    ),
 }  # fmt: skip
 LONG = (
     "DP-SGD, Criteo Kaggle, one epoch", "exponential selection, m = 8", "truncated Poisson batches, at most 8,650",

@@ -47,7 +47,7 @@ class ClickConfig(DataConfig):
 
     def check(self) -> None:
         """Raise UserError for an invalid setting."""
-        self.vocabulary.check(self.tables)
+        self.vocabulary.check(self.tables, len(self.bags))
         self.split.check()
         if self.is_stream and self.vocabulary.policy != "hash":
             raise UserError(

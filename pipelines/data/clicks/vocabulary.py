@@ -1,8 +1,9 @@
-"""Vocabularies, which map keys to table rows, under three policies.
+"""Vocabularies, which map keys to table rows, under four policies.
 
-``hash`` hashes every value into a table of fixed, published size and reveals nothing about the data. ``threshold`` and
-``all`` compute the vocabulary from the training rows. Such a vocabulary is a release that no part of the accounting
-covers, and is recorded as such (``data_dependent_vocabulary``).
+``hash`` hashes every value into a table of fixed, published size and reveals nothing about the data. The others compute
+the vocabulary from the training rows. ``private`` releases the values whose noised counts pass a threshold
+(:mod:`dpfest.selection.vocabulary`), which every run on them pays for; those of ``threshold`` and ``all`` are a release
+that no part of the accounting covers, and recorded as such (``data_dependent_vocabulary``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from dpfest.noise.key import NoiseKey
+from dpfest.selection.vocabulary import OpenVocabulary
 from pipelines.data.hashing import bucket
 from pipelines.system.ranges import Count, Within
 
@@ -22,7 +25,17 @@ DATA_DEPENDENT_NOTE = (
     "This vocabulary was computed from the training rows, and is a release about them that the accounting does not "
     "cover: the epsilon of a run on this dataset holds only if the vocabulary is taken as public."
 )
+PRIVATE_NOTE = (
+    "This vocabulary holds the values whose noised counts among the training rows passed a threshold, a private "
+    "release, which every run on this dataset pays for."
+)
 PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
+
+
+NOTES = {"hash": PUBLIC_NOTE, "private": PRIVATE_NOTE}
+OF_NOISED_COUNTS = ("noise_multiplier", "delta", "noise_seed")
+"""Settings that matter under ``private`` alone; earlier versions lacked them."""
+_SHARE_OF_DELTA = 0.01  # of 1 / rows, the delta of a run by default
 
 
 @dataclass
@@ -31,17 +44,37 @@ class VocabularyConfig:
 
     Attributes:
         policy: ``hash`` into tables of ``sizes``; ``threshold`` for a row for each value that occurs in at least
-            ``min_count`` training rows, row 0 being shared by all others; ``all`` for threshold with a count of 1.
+            ``min_count`` training rows, row 0 being shared by all others; ``all`` for threshold with a count of 1;
+            ``private`` for a row for each value whose noised count is so large that no single training row decides.
         sizes: rows of each table under ``hash``; null for the dataset's published sizes.
         min_count: number of training rows from which a value has its own row, under ``threshold``.
+        noise_multiplier: of the counts, under ``private``: noise over the joint l2-sensitivity of all features.
+        delta: under ``private``, the probability with which a value of a single row passes; null for 1% of 1 / rows.
+        noise_seed: under ``private``, null for a key drawn from the operating system; set it only to reproduce results
+            on public data.
     """
 
-    policy: Literal["hash", "threshold", "all"] = "hash"
+    policy: Literal["hash", "threshold", "all", "private"] = "hash"
     sizes: list[Annotated[int, Within(1, 2**31 - 1)]] | None = None
     min_count: Count = 10
+    noise_multiplier: Annotated[float, Within(0.1, 1e6)] = 20.0
+    delta: Annotated[float, Within(1e-30, 0.1)] | None = None
+    noise_seed: int | None = None
 
-    def check(self, tables: int) -> None:
-        """Raise UserError for settings that do not fit data with this number of tables."""
+    def release(self, rows: int, features: int) -> OpenVocabulary | None:
+        """Return what releases the values of so many training rows, each with one of every feature; None unless
+        ``private``."""
+        if self.policy != "private":
+            return None
+        return OpenVocabulary(self.noise_multiplier, self.delta or _SHARE_OF_DELTA / rows, features)
+
+    def check(self, tables: int, bags: int = 0) -> None:
+        """Raise UserError for settings that do not fit data with this number of tables, some of them of bags."""
+        if bags and self.policy == "private":
+            raise UserError(
+                "data.vocabulary.policy=private counts one value of each feature in a row, and features of bags have "
+                "several: take data.vocabulary.policy=hash, or only single values."
+            )
         if self.sizes is not None and self.policy != "hash":
             raise UserError(f"data.vocabulary.sizes has no effect under data.vocabulary.policy={self.policy}.")
         if self.sizes is not None and len(self.sizes) != tables:
@@ -68,7 +101,7 @@ class LearnedVocabulary:
     """Row i for the i-th known key of a feature (keys increase), row 0 for every unknown value."""
 
     keys: list[NDArray[np.uint64]]
-    data_dependent = True
+    data_dependent: bool = True
 
     @property
     def sizes(self) -> list[int]:
@@ -121,12 +154,12 @@ class _KeyCounts:
         self.keys, self.counts, self.pending, self.pending_rows = keys, counts, [], 0
 
 
-def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], min_count: int) -> LearnedVocabulary:
-    """Return the values that occur in at least ``min_count`` training rows.
+def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], config: VocabularyConfig) -> LearnedVocabulary:
+    """Return the values of training rows that have rows of their own under ``config``, which is not of ``hash``.
 
     Args:
         train_keys: of each block of training rows, the keys of each feature, a row's distinct ones.
-        min_count: from which a value has a row.
+        config: the policy.
     """
     features: list[_KeyCounts] = []
     for keys in train_keys:
@@ -135,7 +168,15 @@ def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], min_cou
             counted.add(np.array(keys[feature]))
     for counted in features:
         counted.merge()
-    return LearnedVocabulary([counted.keys[counted.counts >= min_count] for counted in features])
+    rows = int(features[0].counts.sum()) if features else 0
+    if rows and (release := config.release(rows, len(features))):
+        seed = config.noise_seed
+        key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "vocabulary")
+        known = [release.known(one.counts, key.stream("vocabulary", number)) for number, one in enumerate(features)]
+    else:
+        known = [one.counts >= (config.min_count if config.policy == "threshold" else 1) for one in features]
+    keys_of = [one.keys[mask] for one, mask in zip(features, known, strict=True)]
+    return LearnedVocabulary(keys_of, data_dependent=config.policy != "private")
 
 
 def hashed_vocabulary(config: VocabularyConfig, published_sizes: Sequence[int]) -> HashedVocabulary:

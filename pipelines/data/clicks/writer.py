@@ -18,7 +18,7 @@ from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import (
     DATA_DEPENDENT_NOTE,
-    PUBLIC_NOTE,
+    NOTES,
     LearnedVocabulary,
     Vocabulary,
     VocabularyConfig,
@@ -88,6 +88,7 @@ def write_dataset(
         # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
         np.savez(folder / VOCABULARY, allow_pickle=False, **named)
+    release = vocabulary.release(sum(per_day["train"].values()), len(source.categorical_names))
     description = {
         "schema": SCHEMA,
         "name": name,
@@ -101,9 +102,10 @@ def write_dataset(
         "vocabulary": {
             "policy": vocabulary.policy,
             "data_dependent_vocabulary": rows_of.data_dependent,
-            "note": DATA_DEPENDENT_NOTE if rows_of.data_dependent else PUBLIC_NOTE,
+            "note": NOTES.get(vocabulary.policy, DATA_DEPENDENT_NOTE),
             "hash": dict(hash_specification),
-        },
+        }
+        | ({} if release is None else {"release": dataclasses.asdict(release)}),
         "splits": {
             part: {
                 "rows": sum(per_day[part].values()),
@@ -127,7 +129,7 @@ def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progr
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys_of(split_of(block, split) == 0) for block in source.blocks(progress))
-    return learn_vocabulary(train_keys, config.min_count if config.policy == "threshold" else 1)
+    return learn_vocabulary(train_keys, config)
 
 
 def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -> dict[str, Any]:

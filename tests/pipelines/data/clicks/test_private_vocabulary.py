@@ -1,0 +1,132 @@
+"""`data.vocabulary.policy=private`: which values have rows, what runs pay for them, and what may leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpfest.errors import UserError
+from dpfest.planning.ledger import Ledger
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+from pipelines.data.dataset import Dataset, sealed_text
+from pipelines.data.identity import data_hash
+from pipelines.preprocess import preprocess
+from pipelines.runs.release import checked
+from pipelines.system.checksum import write_sums
+from pipelines.train import make_run
+
+RunsIn = Callable[[Path], Path]
+ROWS = 4_000
+PRIVATE = ("data.vocabulary.policy=private", "data.vocabulary.noise_multiplier=2", "data.vocabulary.delta=1e-7")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of `shop`, one of four shops, and `code`, which no other row has."""
+    path = tmp_path_factory.mktemp("table") / "rows.parquet"
+    number = np.arange(ROWS)
+    pl.DataFrame({"clicked": number % 3 == 0, "shop": number % 4, "code": [f"c{n}" for n in number]}).write_parquet(
+        path
+    )
+    return path
+
+
+def settings(table: Path, folder: Path, *more: str) -> Config:
+    line = [
+        "data=table", "data.name=shops", f"data.path={table}", "data.label=clicked",
+        "data.categorical={shop: 8, code: 8}",
+        "algorithm=dpsgd", "privacy.epsilon=3", "privacy.noise_seed=0", "train.batch_size=200", "train.steps=3",
+        f"paths.data={folder}/data", f"paths.runs={folder}/runs", *PRIVATE, "data.vocabulary.noise_seed=0", *more,
+    ]  # fmt: skip
+    return typed(Composer().compose(line))
+
+
+def test_frequent_values_have_rows_and_values_of_single_rows_share_one(table: Path, tmp_path: Path) -> None:
+    dataset = Dataset.open(preprocess(settings(table, tmp_path)))
+    assert dict(zip(dataset.categorical_names, dataset.vocabulary_sizes, strict=True)) == {"shop": 1 + 4, "code": 1}
+    assert not dataset.data_dependent_vocabulary
+    known = dataset.description["vocabulary"]
+    assert known["release"] == {"noise_multiplier": 2.0, "delta": 1e-7, "values_per_example": 2}
+    assert "private release" in known["note"]
+    assert dataset.histogram()[dataset.categorical_names.index("code")].tolist() == [dataset.examples]
+
+
+def test_rows_of_a_seed_are_the_same_again_and_without_one_the_noise_is_secret(table: Path, tmp_path: Path) -> None:
+    """Shops of 900 rows at a threshold near 900: which of them pass is the noise's."""
+    near = ("data.vocabulary.noise_multiplier=110",)
+    seeded = [Dataset.open(preprocess(settings(table, tmp_path / name, *near))) for name in ("a", "b")]
+    assert seeded[0].vocabulary_sizes == seeded[1].vocabulary_sizes
+    fresh = ("data.vocabulary.noise_seed=null",)
+    found = {
+        tuple(
+            np.load(preprocess(settings(table, tmp_path / f"{n}", *near, *fresh)) / "vocabulary.npz")["shop"].tolist()
+        )
+        for n in range(8)
+    }
+    assert len(found) > 1
+
+
+def test_its_settings_are_of_no_identity_under_another_policy(table: Path, tmp_path: Path) -> None:
+    other = ("data.vocabulary.noise_multiplier=5", "data.vocabulary.noise_seed=3")
+    assert data_hash(settings(table, tmp_path).data) != data_hash(settings(table, tmp_path, *other).data)
+    hashed = "data.vocabulary.policy=hash"
+    assert data_hash(settings(table, tmp_path, hashed).data) == data_hash(
+        settings(table, tmp_path, *other, hashed).data
+    )
+
+
+def test_a_run_pays_for_it_and_its_release_says_so(table: Path, tmp_path: Path, runs_in: RunsIn) -> None:
+    runs_in(tmp_path / "runs")
+    path = make_run(settings(table, tmp_path)).path
+    ledger = json.loads((path / "release" / "ledger.json").read_text())
+    assert [event["what"] for event in ledger["events"]] == ["vocabulary", "values of one example", "training step"]
+    assert Ledger.from_json(ledger).epsilon() <= 3 and ledger["fixed_noise_seed"]
+    summary = json.loads((path / "release" / "summary.json").read_text())
+    assert summary["privacy"]["vocabulary"] == ledger["events"][:2] and summary["privacy"]["selection"] is None
+    card = (path / "release" / "MODEL_CARD.md").read_text()
+    assert "The vocabularies are a private release of training rows, which ε covers." in card
+    assert "noise_seed:" not in (path / "release" / "config.yaml").read_text()
+    checked(path)
+    edited = path / "release" / "summary.json"
+    edited.write_text(edited.read_text().replace('"probability": 1e-07', '"probability": 1e-09'))
+    write_sums(path / "release")
+    with pytest.raises(UserError, match=r"privacy\.vocabulary is"):
+        checked(path)
+
+
+def test_a_vocabulary_that_was_released_otherwise_than_the_run_pays_for_is_refused(
+    table: Path, tmp_path: Path, runs_in: RunsIn
+) -> None:
+    runs_in(tmp_path / "runs")
+    config = settings(table, tmp_path)
+    folder = preprocess(config)
+    description = json.loads((folder / "dataset.json").read_text())
+    description["vocabulary"]["release"]["noise_multiplier"] = 0.5
+    description.pop("seal")
+    (folder / "dataset.json").write_text(sealed_text(description))
+    with pytest.raises(UserError, match="delete the folder and preprocess again"):
+        make_run(config)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("data.categorical={shop: 8, code: {rows: 8, most: 2, separator: '|'}}",), "features of bags have several"),
+        (("data.vocabulary.noise_multiplier=0.5",), "raise data.vocabulary.noise_multiplier"),
+        (("privacy=paper",), "under privacy.fidelity=paper take tables of public sizes"),
+        (("data.unit=[code]", "privacy.unit=code", "train.batch_size=100"), "with units of privacy"),
+        (("data.vocabulary.delta=1",), "data.vocabulary.delta"),
+    ],
+)
+def test_what_it_cannot_be_combined_with_is_said(
+    table: Path, tmp_path: Path, runs_in: RunsIn, more: tuple[str, ...], said: str
+) -> None:
+    runs_in(tmp_path / "runs")
+    with pytest.raises(UserError, match=said):
+        make_run(settings(table, tmp_path, *more))

@@ -172,6 +172,8 @@ class Selection:
         selection, days = self._selection, self._days[: self._counted]
         counted = ",".join(self._hashes[: self._counted])
         settings = {"data": counted, "selection": selection_settings(selection), **self._unit}
+        if (vocabulary := days[0].vocabulary_sha256) is not None:  # rows of data made anew are others'
+            settings["vocabulary"] = vocabulary
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
             prior = selection.prior

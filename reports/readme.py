@@ -45,7 +45,7 @@ from reports.style import Drawing, dress, settle, style
 from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
-from reports.wording import capitalized, number, seeds_of, significant, utility
+from reports.wording import capitalized, number, plural, seeds_of, significant, utility
 from reports.write import printed
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
@@ -210,11 +210,15 @@ class Results:
 
     @property
     def _correlated(self) -> str:
-        """What correlated noise gains DP-SGD, by data and ε, streams apart; empty without such runs."""
+        """What correlated noise gains DP-SGD, by data, period of a stream and ε; empty without such runs."""
         said = []
-        for group in (group for group in self.groups if not group.periods):
-            gains = [(e, found) for e in group.epsilons if (found := correlated.gain(group, e)) is not None]
-            each = [f"{of} at ε = {number(epsilon)} ({bands} bands)" for epsilon, (bands, of) in gains]
+        for group in self.groups:
+            parts = [(f" in periods of {plural(days, 'day')}", group.at(days)) for days in group.periods] or [("", group)]
+            each = [
+                f"{of} at ε = {number(epsilon)}{where} ({bands} bands)"
+                for where, part in parts for epsilon in part.epsilons
+                for bands, of in filter(None, [correlated.gain(part, epsilon)])
+            ]  # fmt: skip
             said += [f"{group.dataset} {', '.join(each)}"] if each else []
         return "; ".join(said)
 

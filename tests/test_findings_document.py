@@ -153,16 +153,21 @@ def test_what_training_word_embeddings_gains_is_what_the_cards_say() -> None:
 
 def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
     text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2]
-    table = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)
+    table = re.findall(r"^\| `(\w+)`([^|]*) \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)
     groups = {group.dataset: group for group in Results.read(DOCS / "reference").groups}
-    measured = {"journey": "138", "names": "138", "nycflights": "138"}
-    assert [(data, epsilon) for data, epsilon, *_ in table] == [
-        (data, epsilon) for data, each in measured.items() for epsilon in each
+    measured = {("journey", ""): "138", ("names", ""): "138", ("nycflights", ""): "138", ("promotions", ""): "1"}
+    measured |= {("journey_stream", f", periods of {days}"): "1" for days in ("1 day", "6 days", "18 days")}
+    measured |= {("journey", ", DP-FEST, k = 30,000"): "1"}
+    assert [(data, of, epsilon) for data, of, epsilon, *_ in table] == [
+        (data, of, epsilon) for (data, of), each in measured.items() for epsilon in each
     ]
-    for data, epsilon, independent, seeds, said in table:
-        first, *others = correlated.compared(groups[data], float(epsilon))
+    for data, of, epsilon, independent, seeds, said in table:
+        days = re.search(r"\d+(?= days?)", of)
+        group = groups[data].at(int(days[0])) if days else groups[data]
+        first, *others = correlated.compared(group, float(epsilon), "fest" if "FEST" in of else "dpsgd")
         gains = {bands: gain for bands, _, gain, *_ in others}
         assert (f"{first[1].test:.4f}", {len(row[1].by_seed) for row in others}) == (independent, {int(seeds)})
+        assert "FEST" not in of or first[1].parameter("selection.rows") == 30_000
         found = [str(gains[bands]) if bands in gains else "—" for bands in (2, 4, 8, 16, 32)]
         assert [cell.strip(" *") for cell in said.split("|")[:-1]] == found
         best = max(gains.values(), key=lambda gain: gain.value)

@@ -64,7 +64,7 @@ class PrivacyPlan:
 
     Raises:
         UserError: an algorithm without noise, or noise without a private algorithm; a vocabulary that is released of
-            units, of a stream, or under the paper's accounting.
+            units, of a stream, under the paper's accounting, before a selection by gumbel, or with all of delta.
     """
 
     algorithm: Algorithm
@@ -78,13 +78,24 @@ class PrivacyPlan:
     periods: tuple[Period, ...]
     unit: UnitConfig | None = None
     units: int | None = None
-    vocabulary: OpenVocabulary | None = None
+    vocabulary: OpenVocabulary | None = field(default=None, repr=False)  # see `identity`
 
     def __post_init__(self) -> None:
         noised = {self.target_epsilon is not None, *(period.noise_multiplier is not None for period in self.periods)}
         if noised != {self.algorithm.private}:
             raise UserError(f"The plan's noise does not fit {self.algorithm.name}: plan it anew with dpfest.plan(...).")
         sampling_of(self.fidelity, self.sampling)
+        selection = self.algorithm.selection
+        if self.vocabulary and self.vocabulary.delta >= self.delta:
+            raise UserError(
+                f"vocabulary.delta={self.vocabulary.delta:.3g}, with which a value of a single example is released, "
+                f"leaves nothing of delta={self.delta:.3g}: release the vocabulary with a smaller one."
+            )
+        if self.vocabulary and selection is not None and selection.law == "gumbel":
+            raise UserError(
+                "selection.mechanism=gumbel costs a draw for each row, of which the vocabulary decides how many there "
+                "are: take gaussian or laplace."
+            )
         if self.vocabulary and (self.unit or self.periods[0].days or self.fidelity != "rigorous"):
             raise UserError(
                 "A vocabulary of noised counts is accounted for examples that are all there from the start, under "
@@ -97,6 +108,11 @@ class PrivacyPlan:
                 f"{self.algorithm.name} has bands={self.algorithm.bands}, and batches are sampled for bands={bands}: "
                 "plan it anew with dpfest.plan(...)."
             )
+
+    @property
+    def identity(self) -> str:
+        """A text in which any two plans differ, as a plan of an earlier version had it."""
+        return f"{self!r}{self.vocabulary or ''}"
 
     @property
     def examples(self) -> int:

@@ -53,6 +53,8 @@ class OpenVocabulary:
         for name, (right, rule) in rules.items():
             if not right:
                 raise ValueError(f"{name}={getattr(self, name)} must be {rule}")
+        if gaussian_grid(self.deviation) > 1:  # counts would have to be rounded, at a cost in privacy
+            raise ValueError(f"noise_multiplier={self.noise_multiplier} makes noise that no count outweighs")
 
     @property
     def deviation(self) -> float:

@@ -62,7 +62,7 @@ def bound_to(
         for one in optimizers
     ]  # fmt: skip
     return {
-        "plan": digest(repr(privacy_plan)),
+        "plan": digest(privacy_plan.identity),
         "selection": "none" if selected is None else digest(selected.cpu().numpy().tobytes()),
         "model": digest(repr((shapes, modes, str(model)))),
         "loss_fn": digest(describe(recorder.loss_fn)),
@@ -96,7 +96,7 @@ def training_of(
     selected rows, dtypes) count; of data with more than a million values, their shape.
     """
     of_optimizers = [(type(one).__qualname__, one.state_dict()) for one in _listed(optimizers)]
-    parts = [repr(privacy_plan), str(model), describe(loss_fn), describe(read)]
+    parts = [privacy_plan.identity, str(model), describe(loss_fn), describe(read)]
     parts += [_content(value) for value in (model.state_dict(), of_optimizers, others)]
     return digest("\n".join(map(digest, parts)))
 

@@ -239,8 +239,8 @@ def _rate_of_the_stream(training: Training) -> Attempt:
     return attempt(training, made, claimed=whole.events, law=law, spoil=spoil)
 
 
-def _unpaid_strategy(training: Training) -> Attempt:
-    """Take back more of earlier noise than is accounted for."""
+def _not_normalised(training: Training) -> Attempt:
+    """Columns as long as they can be (2.7 with 8 bands) are accounted for as columns of length 1."""
     made, bands = training.plan(), training.algorithm.bands
     assert bands is not None
     real = _Unnormalised((1 << BITS, *[(1 << BITS) - 1] * (bands - 1)))
@@ -272,7 +272,7 @@ OF_A_TRAINING = (
     Flaw("every example in every step", _sampled, partial(attempt, kind=_WholeData)),
     Flaw("noise drawn again on resume", _sampled, partial(attempt, run=_Resumed)),
     Flaw("units of 4 examples", _sampled, partial(attempt, copies=_COPIES)),
-    Flaw("strategy not paid for", lambda training: bool(training.algorithm.bands), _unpaid_strategy),
+    Flaw("columns not normalised", lambda training: bool(training.algorithm.bands), _not_normalised),
     Flaw("lazy noise never drawn", lambda training: training.algorithm.lazy, partial(attempt, spoil=_never_flush)),
     Flaw("map not paid for", _of("adafest"), _unpaid_map),
     Flaw(

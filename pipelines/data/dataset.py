@@ -140,6 +140,11 @@ class Dataset:
         """Whether the vocabulary was built from the training rows, which no ε covers."""
         return bool(self.description["vocabulary"]["data_dependent_vocabulary"])
 
+    @property
+    def vocabulary_sha256(self) -> str | None:
+        """Checksum of a vocabulary of noised counts, which the same settings make differently; None for any other."""
+        return self.description["vocabulary"].get("sha256")
+
     def split(self, name: str) -> RowFile:
         """Return the rows of ``train``, ``validation`` or ``test``.
 

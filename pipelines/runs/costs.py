@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpfest.accounting.accountant import to_record
 from dpfest.errors import UserError
 from dpfest.planning.ledger import EXAMPLE
 from dpfest.selection.vocabulary import OF_COUNTS, OF_ONE_EXAMPLE
-from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
+from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE, VocabularyConfig
 
 Record = Mapping[str, Any]
 STEP = "training step"
@@ -43,9 +45,22 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
     _among("privacy.selection", spent.get("selection"), _bare(selections, *but), *but)
     _same("privacy.public_vocabulary", spent.get("public_vocabulary"), DATA_DEPENDENT_NOTE not in ledger["statements"])
     _same("privacy.vocabulary", spent.get("vocabulary"), of_vocabulary or None)
+    _vocabulary(settings, summary, of_vocabulary)
     unit = settings["privacy"].get("unit", EXAMPLE)
     _same("privacy.unit", spent.get("unit"), None if unit == EXAMPLE else unit.removesuffix("_id"))
     _search(settings, ledger, spent)
+
+
+def _vocabulary(settings: Record, summary: Record, events: Sequence[Record]) -> None:
+    """Refuse a ledger whose run does not pay for the vocabulary that its settings release."""
+    vocabulary, digest = settings["data"].get("vocabulary") or {}, summary["privacy"].get("vocabulary_sha256")
+    config = VocabularyConfig(**{name: vocabulary[name] for name in ("policy", "noise_multiplier", "delta")
+                                 if name in vocabulary})  # fmt: skip
+    released = config.release(summary["examples"], 1)
+    due = [] if released is None else [to_record(event) for event in released.events]
+    _same("what the ledger pays for the vocabulary", list(events), due)
+    if (digest is not None) != bool(due) or (digest is not None and not re.fullmatch("[0-9a-f]{64}", str(digest))):
+        raise UserError(f"privacy.vocabulary_sha256 of the summary is {str(digest)[:80]}")
 
 
 def _periods(

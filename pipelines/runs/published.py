@@ -182,6 +182,7 @@ class Privacy(Noise):
     unit: NotRequired[str]
     search: NotRequired[Search]
     vocabulary: NotRequired[list[EventRecord]]
+    vocabulary_sha256: NotRequired[str]
 
 
 class Summary(TypedDict):

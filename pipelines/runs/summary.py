@@ -147,6 +147,7 @@ def _privacy(schedule: Schedule, ledger: Ledger) -> Privacy:
         cost["unit"] = plan.unit.name
     if plan.vocabulary:
         cost["vocabulary"] = [to_record(event) for event in plan.vocabulary.events]
+        cost["vocabulary_sha256"] = str(schedule.days[0].vocabulary_sha256)
     return cost
 
 

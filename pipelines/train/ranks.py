@@ -124,7 +124,13 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
         stream = prepared(config) if first else None
     stream = stream or Stream.open(dataset_folder(config))
     folder = run_folder(config, data=stream.hash)
-    group.refuse_difference({"the settings of data": folder.name, "days": repr(stream.hashes)})
+    group.refuse_difference(
+        {
+            "the settings of data": folder.name,
+            "days": repr(stream.hashes),
+            "vocabulary": repr(stream.days[0].vocabulary_sha256),
+        }
+    )
     directory = RunDirectory(folder) if first else _Onlooker(folder, group.rank)
     with directory.lock():
         summary = directory.summary() if first else None

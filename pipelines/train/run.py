@@ -50,6 +50,12 @@ class Run:
         self._composed_at, self._composing = 0.0, 0.0
         self._saved = 0  # the step of the last checkpoint
         saved = directory.load_state()
+        if saved is not None and saved.get("vocabulary") != self._vocabulary:
+            raise UserError(
+                f"{directory.path} was begun on another vocabulary of the same data, which were made anew since, with "
+                "other noise: a step that is repeated on them would be a second release under the same noise. Put the "
+                "folder of its data back, or delete that of the run: it starts again, and spends its budget again."
+            )
         self.key = self._new_key() if saved is None else NoiseKey.of_state(saved, self._fixed)
         self.record = Record() if saved is None else Record.of_state(saved, directory.path)
         self.training = self._begin()
@@ -64,6 +70,10 @@ class Run:
 
     def _task(self) -> Task:
         return task_of(self.config, self.schedule.days[0], device_of(self.config.device))
+
+    @property
+    def _vocabulary(self) -> str | None:
+        return self.schedule.days[0].vocabulary_sha256
 
     @property
     def period(self) -> int:
@@ -263,7 +273,7 @@ class Run:
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint holds besides the state of the training."""
         average = {"average": self.average.state_dict()} if self.average else {}
-        return {**self.key.state(), **self.record.state(), **average}
+        return {**self.key.state(), **self.record.state(), **average, "vocabulary": self._vocabulary}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         # A step that is taken again must round as it did: sums follow the number of threads.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from scipy.stats import norm
 import dpfest
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
+from dpfest.accounting.calibration import calibrate
 from dpfest.noise.key import NoiseKey
 from dpfest.selection.vocabulary import OpenVocabulary
 
@@ -57,7 +59,10 @@ def test_at_criteos_size_it_needs_and_costs_what_the_document_says() -> None:
         f"T = {vocabulary.threshold:.0f}, 1 + {multiple:.1f} s; it costs {spent(*vocabulary.events):.2f} alone" in text
     )
     assert f"moves ε from 1.000 to {whole:.3f}." in text
-    assert f"twice the noise, or ε = {spent(steps(sigma / 2)):.1f}." in text
+    # A replacement is a removal and an addition: (2 e, (1 + exp(e)) d) of what is (e, d).
+    replaced = calibrate(lambda noise: [steps(noise)], 0.5, 1 / examples / (1 + math.exp(0.5)))
+    added = calibrate(lambda noise: [steps(noise)], 1.0, 1 / examples)
+    assert f"takes σ = {replaced:.3f} in place of {added:.3f}." in text
 
 
 @pytest.mark.parametrize(("lowered", "sound"), [(0.0, True), (1.0, False)])

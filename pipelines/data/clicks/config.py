@@ -119,6 +119,11 @@ class ClickConfig(DataConfig):
             rows, positives = counts["rows"], counts["positives"]
             held = f"too few rows ({rows:,}, all with label {int(positives > 0)})" if rows else "no row"
             warnings.append(f"{part} holds {held}: its AUC will be unknown. Use more data, or {self.more_rows(part)}.")
+        if self.vocabulary.policy == "private" and max(day.vocabulary_sizes) == 1:
+            warnings.append(
+                "no value passed the vocabulary's noised counts, so that all of a feature share one row: there are too "
+                "few training rows for this data.vocabulary.noise_multiplier."
+            )
         train = day.description["splits"].get("train")
         if not self.is_stream and train and train["rows"] and train["positives"] in (0, train["rows"]):
             label = int(train["positives"] > 0)

@@ -77,8 +77,8 @@ class ColumnsConfig(FramesConfig):
     Attributes:
         label: the column of labels, 0 or 1, true or false; or a comparison with a number, as in "rating > 3". Required.
         categorical: categorical columns (text, whole numbers, booleans or dates), each with the rows of its embedding
-            table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}; of a
-            column of lists also how many of a row's values count at most, as in {genres: {rows: 512, most: 16}}
+            table, a public number, as in {user: 8192}, or null where ``vocabulary.policy`` is not hash; of a column of
+            lists also how many of a row's values count at most, as in {genres: {rows: 512, most: 16}}
             (:class:`BagConfig`). Required.
         numeric: numeric columns, each with ``log1p``, ``standard(MEAN, STD)`` with public constants, clipped to
             [-5, 5], or ``none``, as in {price: log1p}; missing values become 0.
@@ -88,7 +88,7 @@ class ColumnsConfig(FramesConfig):
     """
 
     label: str = "???"
-    categorical: dict[str, RowsOfTable | BagConfig] = field(default_factory=dict)
+    categorical: dict[str, RowsOfTable | BagConfig | None] = field(default_factory=dict)
     numeric: dict[str, str] = field(default_factory=dict)
     unit: list[str] = field(default_factory=list)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
@@ -130,6 +130,15 @@ class ColumnsConfig(FramesConfig):
                 "'data.categorical={user: 8192}'."
             )
         label = Label.parse(self.label).column
+        hashed = self.vocabulary.policy == "hash"
+        for name, rows in self.categorical.items():
+            if hashed and rows is None:
+                raise UserError(f"data.categorical.{name} must say how many rows its table has: hashing needs it.")
+            if self.vocabulary.policy == "private" and rows is not None:
+                raise UserError(
+                    f"data.categorical.{name}={rows} would be published and has no effect, for "
+                    f"data.vocabulary.policy=private counts rows itself: write 'data.categorical={{{name}: null}}'."
+                )
         for key, columns in (("categorical", self.categorical), ("numeric", self.numeric)):
             if label in columns:
                 raise UserError(f"data.{key} names {label}, which the label is made of: a model would read it off.")
@@ -166,7 +175,7 @@ class ColumnsConfig(FramesConfig):
 
     def warnings(self, day: Dataset) -> list[str]:
         """Warn also of rows that hardly differ, all equal ones of which are in one split."""
-        if self.split_by is not None:
+        if self.split_by is not None or self.vocabulary.policy != "hash":  # values share rows, and no split
             return super().warnings(day)
         rows = next(day.split("train").chunks(_LOOKED_AT))
         distinct = len(np.unique(line_content(rows.values())))
@@ -209,10 +218,11 @@ class TableConfig(ColumnsConfig, FilesConfig):
     """A table of your own: Parquet, Arrow, CSV or TSV files with a row for each example."""
 
 
-def sizes_of(categorical: Mapping[str, int | BagConfig]) -> dict[str, int]:
-    """Return the rows of each table in the order of a dataset's features: by name, bags after the others."""
+def sizes_of(categorical: Mapping[str, int | BagConfig | None]) -> dict[str, int]:
+    """Return the rows of each table in the order of a dataset's features: by name, bags after the others; 0 where the
+    vocabulary decides."""
     tables = sorted(categorical.items(), key=lambda table: (isinstance(table[1], BagConfig), table[0]))
-    return {name: table.rows if isinstance(table, BagConfig) else table for name, table in tables}
+    return {name: table.rows if isinstance(table, BagConfig) else table or 0 for name, table in tables}
 
 
 class TableRows:
@@ -236,7 +246,7 @@ class TableRows:
         self,
         frames: Frames,
         label: str | None,
-        categorical: Mapping[str, int | BagConfig],
+        categorical: Mapping[str, int | BagConfig | None],
         numeric: Mapping[str, str],
         units: list[str],
         parts: tuple[str, tuple[str, ...]] | None = None,

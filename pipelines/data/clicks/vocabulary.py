@@ -8,6 +8,7 @@ that no part of the accounting covers, and recorded as such (``data_dependent_vo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -66,7 +67,10 @@ class VocabularyConfig:
         ``private``."""
         if self.policy != "private":
             return None
-        return OpenVocabulary(self.noise_multiplier, self.delta or _SHARE_OF_DELTA / rows, features)
+        try:
+            return OpenVocabulary(self.noise_multiplier, self.delta or _SHARE_OF_DELTA / rows, features)
+        except ValueError as error:
+            raise UserError(f"data.vocabulary.{error}.") from error
 
     def check(self, tables: int, bags: int = 0) -> None:
         """Raise UserError for settings that do not fit data with this number of tables, some of them of bags."""
@@ -102,6 +106,11 @@ class LearnedVocabulary:
 
     keys: list[NDArray[np.uint64]]
     data_dependent: bool = True
+
+    @property
+    def sha256(self) -> str:
+        """A checksum over what has which row."""
+        return hashlib.sha256(b"".join(len(of).to_bytes(8, "little") + of.tobytes() for of in self.keys)).hexdigest()
 
     @property
     def sizes(self) -> list[int]:
@@ -154,12 +163,15 @@ class _KeyCounts:
         self.keys, self.counts, self.pending, self.pending_rows = keys, counts, [], 0
 
 
-def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], config: VocabularyConfig) -> LearnedVocabulary:
+def learn_vocabulary(
+    train_keys: Iterable[Sequence[NDArray[np.uint64]]], config: VocabularyConfig, made_with: str = ""
+) -> LearnedVocabulary:
     """Return the values of training rows that have rows of their own under ``config``, which is not of ``hash``.
 
     Args:
         train_keys: of each block of training rows, the keys of each feature, a row's distinct ones.
         config: the policy.
+        made_with: all settings of the data: under one seed, data of other settings have other noise.
     """
     features: list[_KeyCounts] = []
     for keys in train_keys:
@@ -171,7 +183,7 @@ def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], config:
     rows = int(features[0].counts.sum()) if features else 0
     if rows and (release := config.release(rows, len(features))):
         seed = config.noise_seed
-        key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "vocabulary")
+        key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, f"vocabulary of {made_with}")
         known = [release.known(one.counts, key.stream("vocabulary", number)) for number, one in enumerate(features)]
     else:
         known = [one.counts >= (config.min_count if config.policy == "threshold" else 1) for one in features]

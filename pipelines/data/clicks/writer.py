@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,8 @@ def write_dataset(
         UserError: The source is malformed, or has no training row.
     """
     parts = list(split.shares)
-    rows_of = _vocabulary(source, vocabulary, split, progress)
+    settings = {name: value for name, value in made_with.items() if name != "path"}
+    rows_of = _vocabulary(source, vocabulary, split, progress, json.dumps(settings, sort_keys=True))
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     cut: Counter[str] = Counter()
@@ -84,11 +86,13 @@ def write_dataset(
         raise UserError(
             f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed{shared}."
         )
+    released: dict[str, Any] = {}
     if isinstance(rows_of, LearnedVocabulary):
         # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
         np.savez(folder / VOCABULARY, allow_pickle=False, **named)
-    release = vocabulary.release(sum(per_day["train"].values()), len(source.categorical_names))
+        if release := vocabulary.release(sum(per_day["train"].values()), len(rows_of.keys)):
+            released = {"release": dataclasses.asdict(release), "sha256": rows_of.sha256}
     description = {
         "schema": SCHEMA,
         "name": name,
@@ -104,8 +108,8 @@ def write_dataset(
             "data_dependent_vocabulary": rows_of.data_dependent,
             "note": NOTES.get(vocabulary.policy, DATA_DEPENDENT_NOTE),
             "hash": dict(hash_specification),
-        }
-        | ({} if release is None else {"release": dataclasses.asdict(release)}),
+            **released,
+        },
         "splits": {
             part: {
                 "rows": sum(per_day[part].values()),
@@ -125,11 +129,13 @@ def write_dataset(
     (folder / "dataset.json").write_text(sealed_text(description), encoding="utf-8")
 
 
-def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:
+def _vocabulary(
+    source: RowSource, config: VocabularyConfig, split: Split, progress: Progress, made_with: str
+) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys_of(split_of(block, split) == 0) for block in source.blocks(progress))
-    return learn_vocabulary(train_keys, config)
+    return learn_vocabulary(train_keys, config, made_with)
 
 
 def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -> dict[str, Any]:
@@ -139,28 +145,37 @@ def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -
     return {"most": bags[feature].most, "combiner": bags[feature].combiner, "cut_rows": cut[feature]}
 
 
-def vocabulary_of(source: RowSource, config: VocabularyConfig, dataset: Callable[[], Path]) -> Vocabulary:
+def vocabulary_of(
+    source: RowSource, config: VocabularyConfig, dataset: Callable[[], Path], sha256: str | None = None
+) -> Vocabulary:
     """Return what maps keys to the rows of trained tables.
 
     Args:
         source: of rows with the features that the tables have.
         config: how the vocabulary was made.
         dataset: returns the folder of the dataset that was trained on, which holds a learnt vocabulary.
+        sha256: of the vocabulary that was trained on, if its noise cannot be drawn again.
 
     Raises:
-        UserError: the vocabulary was learnt, and is not there.
+        UserError: the vocabulary was learnt, and is not there, or is another one.
     """
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     folder = dataset()
     try:
         with np.load(folder / VOCABULARY, allow_pickle=False) as keys:
-            return LearnedVocabulary([keys[name] for name in source.categorical_names])
+            found = LearnedVocabulary([keys[name] for name in source.categorical_names])
     except (OSError, KeyError, ValueError) as error:
         raise UserError(
             f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}): no release has it, and "
             f"{folder / VOCABULARY} cannot be read. Keep the folder of the data, or say where it is by paths.data."
         ) from error
+    if sha256 not in (None, found.sha256):
+        raise UserError(
+            f"{folder / VOCABULARY} is another release than the one that the run was trained on: its data were made "
+            "anew, with other noise. Say where the folder of its own data is by paths.data."
+        )
+    return found
 
 
 def record_of(source: RowSource, bags: Mapping[str, BagConfig]) -> np.dtype[Any]:

@@ -150,7 +150,7 @@ def test_noise_that_is_never_drawn_and_periods_that_share_it_are_detected() -> N
 
 
 def test_trainings_with_correlated_noise_are_sound_and_their_flaws_are_detected() -> None:
-    """With the four flaws of the sampler, and coefficients that take back more than is accounted for."""
+    """With the four flaws of the sampler, and columns that are not normalised."""
     config = configured("dpsgd", "algorithm.bands=8", "audit.epsilons=[]")
     (own, flaws), (stream, flaws_of_a_stream) = trainings(config)
     assert (own.rate, stream.stream, len(flaws), len(flaws_of_a_stream)) == (1 / 16, True, 5, 3)

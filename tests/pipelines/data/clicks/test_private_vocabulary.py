@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +18,13 @@ from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset, sealed_text
 from pipelines.data.identity import data_hash
-from pipelines.preprocess import preprocess
+from pipelines.preprocess import dataset_folder, preprocess
+from pipelines.runs.costs import refuse_other_costs
 from pipelines.runs.release import checked
 from pipelines.system.checksum import write_sums
 from pipelines.train import make_run
+from pipelines.train.trained import load
+from tests.pipelines.killed import signal_at
 
 RunsIn = Callable[[Path], Path]
 ROWS = 4_000
@@ -40,7 +45,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(table: Path, folder: Path, *more: str) -> Config:
     line = [
         "data=table", "data.name=shops", f"data.path={table}", "data.label=clicked",
-        "data.categorical={shop: 8, code: 8}",
+        "data.categorical={shop: null, code: null}",
         "algorithm=dpsgd", "privacy.epsilon=3", "privacy.noise_seed=0", "train.batch_size=200", "train.steps=3",
         f"paths.data={folder}/data", f"paths.runs={folder}/runs", *PRIVATE, "data.vocabulary.noise_seed=0", *more,
     ]  # fmt: skip
@@ -74,11 +79,11 @@ def test_rows_of_a_seed_are_the_same_again_and_without_one_the_noise_is_secret(t
 
 def test_its_settings_are_of_no_identity_under_another_policy(table: Path, tmp_path: Path) -> None:
     other = ("data.vocabulary.noise_multiplier=5", "data.vocabulary.noise_seed=3")
-    assert data_hash(settings(table, tmp_path).data) != data_hash(settings(table, tmp_path, *other).data)
-    hashed = "data.vocabulary.policy=hash"
-    assert data_hash(settings(table, tmp_path, hashed).data) == data_hash(
-        settings(table, tmp_path, *other, hashed).data
+    hashed = ("data.vocabulary.policy=hash", "data.categorical={shop: 8, code: 8}")
+    one, two, three, four = (
+        data_hash(settings(table, tmp_path, *more).data) for more in ((), other, hashed, (*other, *hashed))
     )
+    assert one != two and three == four
 
 
 def test_a_run_pays_for_it_and_its_release_says_so(table: Path, tmp_path: Path, runs_in: RunsIn) -> None:
@@ -98,6 +103,64 @@ def test_a_run_pays_for_it_and_its_release_says_so(table: Path, tmp_path: Path, 
     write_sums(path / "release")
     with pytest.raises(UserError, match=r"privacy\.vocabulary is"):
         checked(path)
+
+
+def test_a_ledger_that_does_not_pay_for_the_vocabulary_of_its_settings_is_refused() -> None:
+    """Though summary and ledger agree, and epsilon is that of the events."""
+    step = {"what": "training step", "noise_multiplier": 1.0, "count": 1}
+    settings = {"privacy": {}, "data": {"vocabulary": {"policy": "private", "noise_multiplier": 2.0, "delta": 1e-7}}}
+    spent = {"step": step, "noise_multiplier": 1.0, "public_vocabulary": True}
+    ledger = {"planned": [step], "statements": [], "fidelity": "rigorous"}
+    with pytest.raises(UserError, match="what the ledger pays for the vocabulary is"):
+        refuse_other_costs(settings, ledger, {"periods": None, "examples": 100, "privacy": spent})
+
+
+# Data that were made anew have other values in other rows.
+
+
+@pytest.fixture
+def anew(table: Path, tmp_path: Path, runs_in: RunsIn) -> Callable[..., Config]:
+    """Makes data anew, with other values than before; thresholds under a secret key are near the count of a shop."""
+    runs_in(tmp_path / "runs")
+    near = ("data.vocabulary.noise_multiplier=110", "data.vocabulary.noise_seed=null")
+    made: list[str | None] = []
+
+    def make(*more: str) -> Config:
+        config = settings(table, tmp_path, *near, *more)
+        while True:  # each of four shops passes or not, half of the time
+            shutil.rmtree(dataset_folder(config), ignore_errors=True)
+            made.append(Dataset.open(preprocess(config)).vocabulary_sha256)
+            if made[-1] not in made[:-1]:
+                return config
+
+    return make
+
+
+def test_a_run_does_not_resume_on_data_that_were_made_anew(anew: Callable[..., Config]) -> None:
+    config = anew("train.steps=6", "train.checkpoint_every=2")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        signal_at(patch, 3, signal.SIGTERM)
+        make_run(config)
+    again = anew("train.steps=6", "train.checkpoint_every=2")
+    with pytest.raises(UserError, match="was begun on another vocabulary of the same data"):
+        make_run(again)
+
+
+def test_rows_are_selected_again_and_scores_refused_on_data_that_were_made_anew(anew: Callable[..., Config]) -> None:
+    fest = ("algorithm=fest", "algorithm.selection.rows=2")
+    config = anew(*fest)
+    path, selections = make_run(config).path, Path(config.paths.runs) / ".selections"
+    make_run(anew(*fest, "seed=1"))
+    assert len(list(selections.rglob("rows.npy"))) == 2
+    with pytest.raises(UserError, match="another release than the one that the run was trained on"):
+        load(path).predict()
+    with pytest.raises(UserError, match="has another vocabulary than the run was trained on"):
+        load(path).evaluate_split("test")
+
+
+def test_where_no_value_passes_it_is_said(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    preprocess(settings(table, tmp_path, "data.vocabulary.noise_multiplier=3000"))
+    assert "no value passed the vocabulary's noised counts" in "".join(capsys.readouterr())
 
 
 def test_a_vocabulary_that_was_released_otherwise_than_the_run_pays_for_is_refused(
@@ -122,6 +185,10 @@ def test_a_vocabulary_that_was_released_otherwise_than_the_run_pays_for_is_refus
         (("privacy=paper",), "under privacy.fidelity=paper take tables of public sizes"),
         (("data.unit=[code]", "privacy.unit=code", "train.batch_size=100"), "with units of privacy"),
         (("data.vocabulary.delta=1",), "data.vocabulary.delta"),
+        (("privacy.delta=1e-8",), "data.vocabulary.delta=1e-07, with which a value of a single example is released"),
+        (("data.categorical={shop: 8, code: null}",), "data.categorical.shop=8 would be published and has no effect"),
+        (("data.vocabulary.policy=hash",), "must say how many rows its table has"),
+        (("algorithm=fest", "algorithm.selection.mechanism=gumbel"), "selection.mechanism=gumbel costs a draw"),
     ],
 )
 def test_what_it_cannot_be_combined_with_is_said(

@@ -43,9 +43,10 @@ def trainings(config: Config) -> list[tuple[Training, tuple[Flaw, ...]]]:
         found = [replace(own, epsilon=epsilon) for epsilon in epsilons]
         if algorithm.bands is None:
             found += [replace(own, name="unsampled", rate=1.0, epsilon=epsilon) for epsilon in epsilons]
+            bands = min(_BANDS, size.steps)
             variants = {
                 "lazy noise": replace(algorithm, noise="lazy"),
-                f"{_BANDS} bands": replace(algorithm, bands=_BANDS),
+                f"{bands} bands": replace(algorithm, bands=bands),
             }
             for name, variant in variants.items():
                 found.append(replace(own, name=f"sampled, {name}", algorithm=variant, rate=_rate(variant)))

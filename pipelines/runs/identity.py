@@ -116,7 +116,8 @@ def with_effect(settings: Settings) -> dict[str, Any]:
         *sections, key = name.split(".")
         place = kept
         for section in sections:
-            place = place.get(section) or {}
+            inner = place.get(section)
+            place = inner if isinstance(inner, dict) else {}  # another in a malformed card
         if key in place and silent(place[key], kept):
             del place[key]
     return kept

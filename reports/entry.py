@@ -74,6 +74,7 @@ class Entry:
         measured: commands that measure its data into the report's folder.
         figure: whether it has a figure, and needs a placeholder while there is nothing to draw.
         together: whether all populations of its kinds are drawn as one (`comparison.joined`).
+        where_trained: whether it is drawn only from populations with runs of all its algorithms, as few data have.
     """
 
     id: str
@@ -85,10 +86,12 @@ class Entry:
     measured: tuple[str, ...] = ()
     figure: bool = True
     together: bool = False
+    where_trained: bool = False
 
     def shows(self, population: Population) -> bool:
         """Whether it can be drawn from this population."""
-        return self.experiment is not None and population.kind in self.kinds
+        trained = {setting.algorithm for setting in population.settings} if self.where_trained else self.algorithms
+        return self.experiment is not None and population.kind in self.kinds and set(self.algorithms) <= set(trained)
 
     def main(self, populations: Sequence[Population], dataset: str | None = None) -> Population | None:
         """Return the population of the plain file names: that of the named dataset, else one of the artifact's own kind

@@ -213,7 +213,9 @@ class Results:
         """What correlated noise gains DP-SGD, by data, period of a stream and ε; empty without such runs."""
         said = []
         for group in self.groups:
-            parts = [(f" in periods of {plural(days, 'day')}", group.at(days)) for days in group.periods] or [("", group)]
+            parts = [(f" in periods of {plural(days, 'day')}", group.at(days)) for days in group.periods] or [
+                ("", group)
+            ]
             each = [
                 f"{of} at ε = {number(epsilon)}{where} ({bands} bands)"
                 for where, part in parts for epsilon in part.epsilons

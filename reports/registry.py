@@ -105,7 +105,8 @@ ENTRIES = (
     ),
     Entry(
         "correlated", "Noise that is correlated over steps", correlated.content,
-        experiment="correlated", algorithms=correlated.NEEDED,
+        experiment="correlated", algorithms=correlated.NEEDED, kinds=("clicks", "stream"),
+        where_trained=True,
     ),
     Entry(
         "private_search", "The price of choosing among runs", private_search.content,

@@ -135,14 +135,17 @@ def _figure(population: Population, of: Mapping[Series, Sequence[Row]]) -> Drawi
         words = [f"{series.words}, {bands} bands: {utility(one.test)} ({gain})" for bands, one, gain in gains]
         hover(marks, words)
     computed.set_ylim(0, 1.05 * max(1.0, *(row[3] or 0.0 for rows in of.values() for row in rows)))
+    if not any(row[3] for rows in of.values() for row in rows if row[2] is not None):
+        computed.text(0.5, 0.7, "differs by period", transform=computed.transAxes, ha="center", color="#666666")
     computed.set_ylabel("noise accumulated in a row\n(independent noise = 1)")
     measured.set_ylabel(f"test {metric(population)} gained")
-    measured.legend(loc="best", fontsize=7)
+    computed.legend(*measured.get_legend_handles_labels(), loc="lower left", fontsize=7)  # below all of its curves
     tried = sorted({row[0] for rows in of.values() for row in rows})
     for axes in (computed, measured):
         log_axis(axes, "x")
         axes.set_xticks(tried, [str(one) for one in tried])
         axes.set_xticks([], minor=True)
+        axes.set_xlim(0.9, 1.1 * tried[-1])
         axes.set_xlabel("bands")
     return figure
 

@@ -61,10 +61,12 @@ class Frontier:
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
-        """Curves of the algorithms that cut the gradient, but not to nothing; none without DP-SGD."""
+        """Curves of the algorithms that cut the gradient, but not to nothing; none without DP-SGD, nor of correlated
+        noise, which has a figure of its own."""
         if self.compared.reference is None:
             return {}
-        found = {name: self.compared.curve(self._variant(name)) for name in self._names}
+        plain = [name for name in self._names if not name.endswith("_banded")]
+        found = {name: self.compared.curve(self._variant(name)) for name in plain}
         return {name: one for name, one in found.items() if any(setting.reduction > 1 for setting in one.settings)}
 
     def reach(self, name: str, loss: float = NEARLY) -> Reach | None:

@@ -34,6 +34,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.writer import VOCABULARY
 from pipelines.runs.model_card import model_card
 from pipelines.runs.release import (
     CARD,
@@ -258,6 +259,7 @@ class RunDirectory:
         summary: Mapping[str, Any],
         weights: Weights | None,
         timings: Mapping[str, Any],
+        vocabulary: Path | None = None,
     ) -> None:
         """Finish the run: write ``release/`` atomically, then delete the private state.
 
@@ -266,6 +268,7 @@ class RunDirectory:
             ledger, summary: content of the files of that name.
             weights: the model's, or None not to keep them.
             timings: content of ``private/timings.json``.
+            vocabulary: file of a vocabulary that is a private release.
 
         Raises:
             UserError: the disk is full; the previous state is intact.
@@ -277,6 +280,8 @@ class RunDirectory:
             write_json(partial / SUMMARY, summary)
             if weights is not None:
                 weights.write(partial / WEIGHTS)
+            if vocabulary is not None:
+                (partial / VOCABULARY).write_bytes(vocabulary.read_bytes())
             (partial / CARD).write_text(model_card(config, ledger, summary), encoding="utf-8")
             write_sums(partial)
         self.clear()

@@ -1,17 +1,18 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
 May be published: ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/``,
-with exactly the keys listed here and, of JSON, in ``published``, ``MODEL_CARD.md``, which repeats them in words, and
-``SHA256SUMS``. Each is a function of the settings, of the number of examples, of releases that the ledger counts, and
-of rows that are never trained on; ``tests/pipelines/runs/test_release.py`` verifies this byte by byte. Excluded: the
-noise seed, paths on this machine, times, the name of the run's folder (it covers a fingerprint of the data), and
-everything in ``private/``.
+with exactly the keys listed here and, of JSON, in ``published``, ``vocabulary.npz`` if it is a private release,
+``MODEL_CARD.md``, which repeats them in words, and ``SHA256SUMS``. Each is a function of the settings, of the number of
+examples, of releases that the ledger counts, and of rows that are never trained on;
+``tests/pipelines/runs/test_release.py`` verifies this byte by byte. Excluded: the noise seed, paths on this machine,
+times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
 """
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import stat
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ import yaml
 from dpfest.errors import UserError
 from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
+from pipelines.data.clicks.writer import VOCABULARY, read_vocabulary, write_vocabulary
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.model_card import model_card
 from pipelines.runs.published import APART, SUMMARY_SCHEMA, Law, Ledger, RunOfLedger, Shape, Summary, shape_of
@@ -137,16 +139,18 @@ def checked(run: Path) -> Release:
     folder = run / RELEASE
     if folder.is_symlink() or not folder.is_dir():
         raise UserError(f"{folder} is not a folder: an earlier version made the run. {AGAIN}")
-    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, CARD, SUMS), "a release")
+    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, VOCABULARY, CARD, SUMS), "a release")
     settings, with_weights = _checked_config(folder / CONFIG)
     names = [CONFIG, LEDGER, SUMMARY, SUMS, *([WEIGHTS] if with_weights else [])]
     names += [CARD] if (folder / CARD).exists() else []  # a run of an earlier version has none
+    names += [VOCABULARY] if (folder / VOCABULARY).exists() else []
     files = tuple(folder / name for name in sorted(names))
     for path in files:
         _refuse_no_plain_file(path)
     ledger, summary = _checked_json(folder / LEDGER, Ledger), _checked_json(folder / SUMMARY, Summary)
     _refuse_contradictions(folder, settings, ledger, summary)
     refuse_other_weights(folder / WEIGHTS, summary["tensors"])
+    _refuse_other_vocabulary(folder / VOCABULARY, summary)
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
         raise UserError(f"{folder / SUMS} does not match the files beside it. {AGAIN}")
     refuse_miscounted(folder / LEDGER, ledger, summary)
@@ -176,6 +180,23 @@ def pack(releases: Sequence[Release], archive: Path) -> None:
     if archive.exists():
         raise UserError(f"{archive} already exists: name another file with --to, or remove it.")
     write_atomically(archive, write)
+
+
+def _refuse_other_vocabulary(path: Path, summary: Mapping[str, Any]) -> None:
+    """Refuse a file that is not, byte by byte, the vocabulary whose private release the summary states."""
+    released = (summary["privacy"] or {}).get("vocabulary_sha256")
+    if path.exists() != (released is not None):
+        raise UserError(f"{path} is {'missing' if released else 'the vocabulary of no private release'}. {AGAIN}")
+    if released is None:
+        return
+    again, features = io.BytesIO(), [table["name"] for table in summary["embedding_gradient"]["tables"]]
+    try:
+        vocabulary = read_vocabulary(path, features)
+        write_vocabulary(again, features, vocabulary)
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
+    if vocabulary.sha256 != released or again.getvalue() != path.read_bytes():
+        raise UserError(f"{path} is not the vocabulary that was released. {AGAIN}")
 
 
 def _refuse_others(folder: Path, listed: Sequence[str], what: str) -> None:

@@ -213,7 +213,9 @@ class _Onlooker(RunDirectory):
     def save_state(self, state: dict[str, Any]) -> None:
         """See :meth:`write_config`."""
 
-    def finish(self, config: Any, ledger: Any, summary: Any, weights: Weights | None, timings: Any) -> None:
+    def finish(
+        self, config: Any, ledger: Any, summary: Any, weights: Weights | None, timings: Any, vocabulary: Any = None
+    ) -> None:
         """Answer rank 0, which writes the weights."""
         if weights is not None:
             weights.write(Path(os.devnull))

@@ -16,6 +16,7 @@ from dpfest.gradients.reading import Batch
 from dpfest.noise.key import NoiseKey
 from dpfest.training.loop import PrivateTraining, Step
 from pipelines.config.settings import Config
+from pipelines.data.clicks.writer import VOCABULARY
 from pipelines.data.rows import ChunkedRows, CountedRows
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.release import released_settings
@@ -247,9 +248,9 @@ class Run:
         ledger = self.training.ledger.to_json()
         ledger["run"] = ledger["run"] | {"settings": public["algorithm"]}  # without places
         ledger["statements"] += self.schedule.statements
-        self.directory.finish(
-            public, ledger, summary, weights, self.record.timings(self.steps * self.config.train.batch_size)
-        )
+        timings = self.record.timings(self.steps * self.config.train.batch_size)
+        vocabulary = self.schedule.days[0].folder / VOCABULARY if self._vocabulary else None
+        self.directory.finish(public, ledger, summary, weights, timings, vocabulary)
         return summary
 
     def _weights(self) -> Weights:

@@ -37,7 +37,7 @@ from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.table import ColumnsConfig
 from pipelines.data.clicks.table_frames import ColumnCheck, Frame, Wanted, columns_of, in_frames
-from pipelines.data.clicks.writer import record_of, records_of, vocabulary_of
+from pipelines.data.clicks.writer import VOCABULARY, record_of, records_of, vocabulary_of
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import Rows
 from pipelines.data.source import Progress
@@ -201,25 +201,25 @@ class Trained:
         with tempfile.TemporaryDirectory() as scratch:
             for source in data.to_score(Path(scratch), labelled):
                 self._task_for(source)
-                vocabulary = vocabulary_of(source, data.vocabulary, self._dataset, self._sha256)
+                vocabulary = vocabulary_of(source, data.vocabulary, self._vocabulary)
                 record, cut = record_of(source, data.bags), Counter[str]()
                 for block in source.blocks(progress):
                     records = records_of(block, vocabulary, record, data.bags, cut)
                     for start in range(0, len(records), EVALUATION_BATCH):
                         yield Rows.of(records[start : start + EVALUATION_BATCH])
 
-    @property
-    def _sha256(self) -> str | None:
-        return (self.summary["privacy"] or {}).get("vocabulary_sha256")
-
-    def _dataset(self) -> Path:
-        """Return the folder of the data that were trained on, whose name is made of their source."""
+    def _vocabulary(self) -> Path:
+        """Return the folder of a learnt vocabulary: the release, if it is private, or the data that were trained on,
+        whose name is made of their source."""
+        released = self._weights.parent
+        if (released / VOCABULARY).exists():
+            return released
         return dataset_folder(dataclasses.replace(self._trained, paths=self.config.paths))
 
     def _task_for(self, source: RowSource) -> None:
         """Make the model, whose features are those of the source."""
         if self._task is None:
-            vocabulary = vocabulary_of(source, self._clicks.vocabulary, self._dataset, self._sha256)
+            vocabulary = vocabulary_of(source, self._clicks.vocabulary, self._vocabulary)
             combiners = [bag.combiner for bag in self._clicks.bags.values()]
             features = SourceFeatures(vocabulary.sizes, source.categorical_names, source.numeric_names, combiners)
             smaller = smaller_tables(self.config)
@@ -229,7 +229,8 @@ class Trained:
         stream = prepared(self.config)
         day: Dataset = stream.days[-1]
         day.verify()
-        if self._sha256 not in (None, day.vocabulary_sha256):
+        released = (self.summary["privacy"] or {}).get("vocabulary_sha256")
+        if released not in (None, day.vocabulary_sha256):
             raise UserError(f"{day.folder} has another vocabulary than the run was trained on: it was made anew since.")
         if self._task is None:
             self._made(task_of(self.config, day, self.device))

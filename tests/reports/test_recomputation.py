@@ -1,10 +1,11 @@
 """README's table of largest reductions, computed again from the run cards by code that imports nothing of dpfest.
 
-What it repeats: of five seeds that all settings of a data set share the first two choose, on validation, and the
-others confirm, on test. Runs of one setting and seed count as their mean. An algorithm's curve joins the settings that no other one equals or beats in utility and
-reduction. A reduction is estimated where the loss of test utility over all seeds, linear in the logarithm of the
-reduction, comes to 0.005, and shown where its upper 95% bound does: Student's, with the residual scatter of an additive
-model of setting and seed, or the contrast's own where an F-test at 25% finds that larger.
+What it repeats: of five seeds that all settings of a data set share the first two choose, on validation, and the others
+confirm, on test. Runs of one setting and seed count as their mean. An algorithm's curve joins the settings that no
+other one equals or beats in utility and reduction. A reduction is estimated where the loss of test utility over all
+seeds, linear in the logarithm of the reduction, comes to 0.005, and shown where its upper 95% bound does: Student's,
+with the residual scatter of an additive model of setting and seed, or the contrast's own where an F-test at 25% finds
+that larger.
 """
 
 from __future__ import annotations

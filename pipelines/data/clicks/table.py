@@ -133,7 +133,10 @@ class ColumnsConfig(FramesConfig):
         hashed = self.vocabulary.policy == "hash"
         for name, rows in self.categorical.items():
             if hashed and rows is None:
-                raise UserError(f"data.categorical.{name} must say how many rows its table has, as hashing needs, or take data.vocabulary.policy=private.")
+                raise UserError(
+                    f"data.categorical.{name} must say how many rows its table has, which hashing needs; without such "
+                    "numbers, take data.vocabulary.policy=private."
+                )
             if self.vocabulary.policy == "private" and rows is not None:
                 raise UserError(
                     f"data.categorical.{name}={rows} would be published and has no effect, for "

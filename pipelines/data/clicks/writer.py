@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,9 +88,7 @@ def write_dataset(
         )
     released: dict[str, Any] = {}
     if isinstance(rows_of, LearnedVocabulary):
-        # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
-        named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
-        np.savez(folder / VOCABULARY, allow_pickle=False, **named)
+        write_vocabulary(folder / VOCABULARY, source.categorical_names, rows_of)  # needed to map new values
         if release := vocabulary.release(sum(per_day["train"].values()), len(rows_of.keys)):
             released = {"release": dataclasses.asdict(release), "sha256": rows_of.sha256}
     description = {
@@ -145,37 +143,38 @@ def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -
     return {"most": bags[feature].most, "combiner": bags[feature].combiner, "cut_rows": cut[feature]}
 
 
-def vocabulary_of(
-    source: RowSource, config: VocabularyConfig, dataset: Callable[[], Path], sha256: str | None = None
-) -> Vocabulary:
+def vocabulary_of(source: RowSource, config: VocabularyConfig, folder: Callable[[], Path]) -> Vocabulary:
     """Return what maps keys to the rows of trained tables.
 
     Args:
         source: of rows with the features that the tables have.
         config: how the vocabulary was made.
-        dataset: returns the folder of the dataset that was trained on, which holds a learnt vocabulary.
-        sha256: of the vocabulary that was trained on, if its noise cannot be drawn again.
+        folder: returns where a learnt vocabulary is: in the release, or in the dataset that was trained on.
 
     Raises:
-        UserError: the vocabulary was learnt, and is not there, or is another one.
+        UserError: the vocabulary was learnt, and is not there.
     """
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
-    folder = dataset()
+    place = folder() / VOCABULARY
     try:
-        with np.load(folder / VOCABULARY, allow_pickle=False) as keys:
-            found = LearnedVocabulary([keys[name] for name in source.categorical_names])
+        return read_vocabulary(place, source.categorical_names)
     except (OSError, KeyError, ValueError) as error:
         raise UserError(
             f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}): no release has it, and "
-            f"{folder / VOCABULARY} cannot be read. Keep the folder of the data, or say where it is by paths.data."
+            f"{place} cannot be read. Keep the folder of the data, or say where it is by paths.data."
         ) from error
-    if sha256 not in (None, found.sha256):
-        raise UserError(
-            f"{folder / VOCABULARY} is another release than the one that the run was trained on: its data were made "
-            "anew, with other noise. Say where the folder of its own data is by paths.data."
-        )
-    return found
+
+
+def read_vocabulary(path: Path, features: Sequence[str]) -> LearnedVocabulary:
+    """Read a vocabulary that :func:`write_dataset` wrote; raises OSError, KeyError or ValueError."""
+    with np.load(path, allow_pickle=False) as keys:
+        return LearnedVocabulary([keys[name] for name in features])
+
+
+def write_vocabulary(file: Path | BinaryIO, features: Sequence[str], vocabulary: LearnedVocabulary) -> None:
+    """Write a vocabulary: row i of a feature is the i-th of its keys, row 0 all others."""
+    np.savez(file, allow_pickle=False, **dict(zip(features, vocabulary.keys, strict=True)))
 
 
 def record_of(source: RowSource, bags: Mapping[str, BagConfig]) -> np.dtype[Any]:

@@ -97,7 +97,18 @@ def test_a_run_pays_for_it_and_its_release_says_so(table: Path, tmp_path: Path, 
     card = (path / "release" / "MODEL_CARD.md").read_text()
     assert "The vocabularies are a private release of training rows, which ε covers." in card
     assert "noise_seed:" not in (path / "release" / "config.yaml").read_text()
-    checked(path)
+    assert "vocabulary.npz" in [file.name for file in checked(path).files]
+    scores = load(path).predict()
+    alone = shutil.copytree(path / "release", tmp_path / "alone")
+    shutil.rmtree(tmp_path / "data")
+    assert load(alone, f"data.path={table}").predict().equals(scores)
+    forged = path / "release" / "vocabulary.npz"
+    whole = forged.read_bytes()
+    np.savez(forged, shop=np.arange(4, dtype=np.uint64), code=np.arange(9, dtype=np.uint64))
+    write_sums(path / "release")
+    with pytest.raises(UserError, match="is not the vocabulary that was released"):
+        checked(path)
+    forged.write_bytes(whole)
     edited = path / "release" / "summary.json"
     edited.write_text(edited.read_text().replace('"probability": 1e-07', '"probability": 1e-09'))
     write_sums(path / "release")
@@ -146,14 +157,15 @@ def test_a_run_does_not_resume_on_data_that_were_made_anew(anew: Callable[..., C
         make_run(again)
 
 
-def test_rows_are_selected_again_and_scores_refused_on_data_that_were_made_anew(anew: Callable[..., Config]) -> None:
+def test_rows_are_selected_again_and_splits_are_not_scored_on_data_that_were_made_anew(
+    anew: Callable[..., Config],
+) -> None:
     fest = ("algorithm=fest", "algorithm.selection.rows=2")
     config = anew(*fest)
     path, selections = make_run(config).path, Path(config.paths.runs) / ".selections"
     make_run(anew(*fest, "seed=1"))
     assert len(list(selections.rglob("rows.npy"))) == 2
-    with pytest.raises(UserError, match="another release than the one that the run was trained on"):
-        load(path).predict()
+    assert len(load(path).predict()) == ROWS  # by the vocabulary of its release
     with pytest.raises(UserError, match="has another vocabulary than the run was trained on"):
         load(path).evaluate_split("test")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfest.accounting.bands import strategy
 from pipelines.runs.cards import Card, read_cards
 from reports.artifacts import correlated
 from reports.artifacts.private_search import cost
@@ -172,6 +173,27 @@ def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> N
         assert [cell.strip(" *") for cell in said.split("|")[:-1]] == found
         best = max(gains.values(), key=lambda gain: gain.value)
         assert [cell.strip() for cell in said.split("|") if "**" in cell] == ([f"**{best}**"] if best.low > 0 else [])
+
+
+def test_the_table_of_bands_at_criteos_size_is_that_of_the_cards() -> None:
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2].partition("\n## ")[0]
+    (rates,) = re.findall(r"^\| bands \| accumulated noise \|((?: rate \d+ \|)+)$", text, re.M)
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) \|((?: [\d.—]+ \|)+)$", text, re.M)
+    found, noise = {}, {}
+    for card in read_cards(DOCS / "search" / "correlated_at_size.jsonl.xz")[0]:
+        bands, summary = card.config["algorithm"].get("bands") or 1, card.summary
+        found[bands, card.config["optimizer"]["tables"]["learning_rate"]] = summary["utility"]["value"]
+        sigma, steps = summary["privacy"]["noise_multiplier"], summary["steps"]
+        noise[bands] = sigma * (strategy(bands, steps).accumulated(steps) if bands > 1 else 1.0)
+    said = {
+        (int(bands), float(rate)): cell
+        for bands, _, cells in rows
+        for rate, cell in zip(re.findall(r"\d+", rates), cells.strip(" |").split(" | "), strict=True)
+    }
+    assert {of: f"{auc:.4f}" for of, auc in found.items()} == {of: cell for of, cell in said.items() if cell != "—"}
+    assert [(int(bands), times) for bands, times, _ in rows] == [
+        (bands, f"{noise[bands] / noise[1]:.2f}") for bands in sorted(noise)
+    ]
 
 
 def test_the_table_of_criteos_size_is_that_of_the_cards() -> None:

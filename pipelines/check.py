@@ -177,7 +177,7 @@ def _measure(config: Config, scratch: Path) -> Findings:
         malformed=rejected["total"],
         first=next((text.replace(str(file), source) for text in rejected["first"]), None),
         positives=sum(part["positives"] for part in splits) / sum(part["rows"] for part in splits),
-        hashed=not dataset.data_dependent_vocabulary,
+        hashed=dataset.description["vocabulary"]["policy"] == "hash",
         features=_features(head, dataset, counts),
         seconds=seconds,
         steps=config.check.steps,

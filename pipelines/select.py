@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
 from dpfest.noise.keystream import Keystream
@@ -33,6 +34,8 @@ from dpfest.selection.topk import (
     select_rows,
     selection_events,
 )
+from dpfest.selection.vocabulary import OpenVocabulary
+from pipelines.budget import planned, population
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.dataset import Dataset
@@ -66,6 +69,8 @@ def select(config: Config) -> Path:
             "algorithm=adafest_plus."
         )
     stream = prepared(config)
+    if stream.days[0].vocabulary_sha256 is not None:  # refuses what cannot be accounted for together
+        planned(config, population(config, stream), stream.vocabulary_sizes)
     released = Selection(config, stream).release()
     print(cost_summary(config, stream), file=sys.stderr, flush=True)
     return released
@@ -85,6 +90,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
         return f"The rows come from the public counts in {known}: selecting them costs no privacy."
     unit, streaming = config.unit_of_privacy, stream.is_stream and selection.source in (None, "streaming")
     events = selection_events(selection, sizes) * (len(training) if unit and streaming else 1)
+    events += vocabulary_events(training[0])
     delta = config.privacy.delta or 1 / examples
     noise = {
         "gaussian": f"Gaussian noise of standard deviation {scale:,.4g} (multiplier {selection.noise_multiplier:g})",
@@ -115,6 +121,12 @@ def cost_summary(config: Config, stream: Stream) -> str:
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
         "steps within its own privacy.epsilon. Repeating the same selection costs nothing more."
     )
+
+
+def vocabulary_events(day: Dataset) -> list[Event]:
+    """Return what the vocabulary of a data set cost, on which a selection depends."""
+    released = day.description["vocabulary"].get("release")
+    return [] if released is None else OpenVocabulary(**released).events
 
 
 class Selection:
@@ -183,7 +195,7 @@ class Selection:
             self._warn_if_random(examples)
             chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=self._most)
             write_array(folder / "rows.npy", chosen.rows)
-            spent = [accountant.to_record(event) for event in chosen.events]
+            spent = [accountant.to_record(event) for event in (*vocabulary_events(days[0]), *chosen.events)]
             return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
 
         return _release(self._config, settings, self._run, fill)

@@ -176,7 +176,9 @@ def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> N
 
 
 def test_the_table_of_bands_at_criteos_size_is_that_of_the_cards() -> None:
-    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2].partition("\n## ")[0]
+    text = (
+        (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2].partition("\n## ")[0]
+    )
     (rates,) = re.findall(r"^\| bands \| accumulated noise \|((?: rate \d+ \|)+)$", text, re.M)
     rows = re.findall(r"^\| (\d+) \| ([\d.]+) \|((?: [\d.—]+ \|)+)$", text, re.M)
     found, noise = {}, {}

@@ -85,18 +85,18 @@ class PrivacyPlan:
         if noised != {self.algorithm.private}:
             raise UserError(f"The plan's noise does not fit {self.algorithm.name}: plan it anew with dpfest.plan(...).")
         sampling_of(self.fidelity, self.sampling)
-        selection = self.algorithm.selection
-        if self.vocabulary and self.vocabulary.delta >= self.delta:
+        selection, vocabulary = self.algorithm.selection, self.vocabulary if self.algorithm.private else None
+        if vocabulary and vocabulary.delta >= self.delta:
             raise UserError(
-                f"vocabulary.delta={self.vocabulary.delta:.3g}, with which a value of a single example is released, "
+                f"vocabulary.delta={vocabulary.delta:.3g}, with which a value of a single example is released, "
                 f"leaves nothing of delta={self.delta:.3g}: release the vocabulary with a smaller one."
             )
-        if self.vocabulary and selection is not None and selection.law == "gumbel":
+        if vocabulary and selection is not None and selection.law == "gumbel":
             raise UserError(
                 "selection.mechanism=gumbel costs a draw for each row, of which the vocabulary decides how many there "
                 "are: take gaussian or laplace."
             )
-        if self.vocabulary and (self.unit or self.periods[0].days or self.fidelity != "rigorous"):
+        if vocabulary and (self.unit or self.periods[0].days or self.fidelity != "rigorous"):
             raise UserError(
                 "A vocabulary of noised counts is accounted for examples that are all there from the start, under "
                 "fidelity=rigorous: with units of privacy, in a stream, or under fidelity=paper take tables of public "

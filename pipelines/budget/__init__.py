@@ -281,6 +281,11 @@ def search_plan(settings: Sequence[Config], examples: int | Sequence[int], featu
     Raises:
         UserError: no noise meets the target.
     """
+    if any(isinstance(one.data, ClickConfig) and one.data.vocabulary.policy == "private" for one in settings):
+        raise UserError(
+            "data.vocabulary.policy=private is one release for all runs, and a search counts what each run releases: "
+            "take tables of public sizes, or search.distribution=none."
+        )
     made: dict[str, PrivacyPlan] = {}
 
     def maker(config: Config) -> Callable[..., PrivacyPlan]:

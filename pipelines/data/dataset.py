@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.vocabulary import VOCABULARY, read_vocabulary
 from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.rows import RowFile
 from pipelines.system.checksum import read_sha256, sha256_of
@@ -80,6 +81,8 @@ class Dataset:
         Raises:
             UserError: A file is damaged.
         """
+        if self.vocabulary_sha256 is not None:
+            self._verify_vocabulary(self.vocabulary_sha256)
         for name in self.rows:
             file, written = self.folder / f"{name}.rows", self.description["splits"][name]["sha256"]
             actual = (read_sha256 if anew else sha256_of)(file)
@@ -144,6 +147,15 @@ class Dataset:
     def vocabulary_sha256(self) -> str | None:
         """Checksum of a vocabulary of noised counts, which the same settings make differently; None for any other."""
         return self.description["vocabulary"].get("sha256")
+
+    def _verify_vocabulary(self, written: str) -> None:
+        path = self.folder / VOCABULARY
+        try:
+            right = read_vocabulary(path, self.categorical_names).sha256 == written
+        except ValueError:
+            right = False
+        if not right:
+            raise UserError(f"{path} is damaged: delete {self.folder} and preprocess again, which is another release.")
 
     def split(self, name: str) -> RowFile:
         """Return the rows of ``train``, ``validation`` or ``test``.

@@ -53,7 +53,7 @@ def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> Non
 
 def _vocabulary(settings: Record, summary: Record, events: Sequence[Record]) -> None:
     """Refuse a ledger whose run does not pay for the vocabulary that its settings release."""
-    vocabulary, digest = settings["data"].get("vocabulary") or {}, summary["privacy"].get("vocabulary_sha256")
+    vocabulary, digest = settings["data"].get("vocabulary") or {}, summary.get("vocabulary_sha256")
     config = VocabularyConfig(**{name: vocabulary[name] for name in ("policy", "noise_multiplier", "delta")
                                  if name in vocabulary})  # fmt: skip
     released = config.release(summary["examples"], 1)

@@ -34,7 +34,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.writer import VOCABULARY
+from pipelines.data.clicks.vocabulary import VOCABULARY
 from pipelines.runs.model_card import model_card
 from pipelines.runs.release import (
     CARD,

@@ -182,7 +182,6 @@ class Privacy(Noise):
     unit: NotRequired[str]
     search: NotRequired[Search]
     vocabulary: NotRequired[list[EventRecord]]
-    vocabulary_sha256: NotRequired[str]
 
 
 class Summary(TypedDict):
@@ -204,6 +203,7 @@ class Summary(TypedDict):
     periods: list[PeriodResult] | None
     hyperparameters: Any
     tensors: Any
+    vocabulary_sha256: NotRequired[str]
 
 
 def shape_of(kind: Any) -> Shape:

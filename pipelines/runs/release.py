@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import io
 import stat
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ import yaml
 from dpfest.errors import UserError
 from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
-from pipelines.data.clicks.writer import VOCABULARY, read_vocabulary, write_vocabulary
+from pipelines.data.clicks.vocabulary import VOCABULARY, read_vocabulary
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.model_card import model_card
 from pipelines.runs.published import APART, SUMMARY_SCHEMA, Law, Ledger, RunOfLedger, Shape, Summary, shape_of
@@ -183,19 +182,17 @@ def pack(releases: Sequence[Release], archive: Path) -> None:
 
 
 def _refuse_other_vocabulary(path: Path, summary: Mapping[str, Any]) -> None:
-    """Refuse a file that is not, byte by byte, the vocabulary whose private release the summary states."""
-    released = (summary["privacy"] or {}).get("vocabulary_sha256")
+    """Refuse a file that is not the vocabulary whose private release the summary states."""
+    released = summary.get("vocabulary_sha256")
     if path.exists() != (released is not None):
         raise UserError(f"{path} is {'missing' if released else 'the vocabulary of no private release'}. {AGAIN}")
     if released is None:
         return
-    again, features = io.BytesIO(), [table["name"] for table in summary["embedding_gradient"]["tables"]]
     try:
-        vocabulary = read_vocabulary(path, features)
-        write_vocabulary(again, features, vocabulary)
-    except (OSError, KeyError, ValueError) as error:
+        found = read_vocabulary(path, [table["name"] for table in summary["embedding_gradient"]["tables"]])
+    except ValueError as error:
         raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
-    if vocabulary.sha256 != released or again.getvalue() != path.read_bytes():
+    if found.sha256 != released:
         raise UserError(f"{path} is not the vocabulary that was released. {AGAIN}")
 
 

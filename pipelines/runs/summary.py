@@ -77,6 +77,8 @@ def summarize(
         "hyperparameters": {name: settings[name] for name in sections},
         "tensors": None if tensors is None else dict(tensors),
     }
+    if (vocabulary := schedule.days[0].vocabulary_sha256) is not None:
+        summary["vocabulary_sha256"] = vocabulary
     return dict(summary)
 
 
@@ -147,7 +149,6 @@ def _privacy(schedule: Schedule, ledger: Ledger) -> Privacy:
         cost["unit"] = plan.unit.name
     if plan.vocabulary:
         cost["vocabulary"] = [to_record(event) for event in plan.vocabulary.events]
-        cost["vocabulary_sha256"] = str(schedule.days[0].vocabulary_sha256)
     return cost
 
 

@@ -16,7 +16,7 @@ from dpfest.gradients.reading import Batch
 from dpfest.noise.key import NoiseKey
 from dpfest.training.loop import PrivateTraining, Step
 from pipelines.config.settings import Config
-from pipelines.data.clicks.writer import VOCABULARY
+from pipelines.data.clicks.vocabulary import VOCABULARY
 from pipelines.data.rows import ChunkedRows, CountedRows
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.release import released_settings
@@ -261,7 +261,8 @@ class Run:
         return self.config.privacy.noise_seed is not None
 
     def _new_key(self) -> NoiseKey:
-        return self.config.privacy.key(self.directory.path.name, device_of(self.config.device))
+        purpose = self.directory.path.name + (self._vocabulary or "")  # data made anew have other noise under one seed
+        return self.config.privacy.key(purpose, device_of(self.config.device))
 
     def _save(self) -> None:
         self._store()

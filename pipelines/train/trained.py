@@ -37,7 +37,8 @@ from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.table import ColumnsConfig
 from pipelines.data.clicks.table_frames import ColumnCheck, Frame, Wanted, columns_of, in_frames
-from pipelines.data.clicks.writer import VOCABULARY, record_of, records_of, vocabulary_of
+from pipelines.data.clicks.vocabulary import VOCABULARY
+from pipelines.data.clicks.writer import record_of, records_of, vocabulary_of
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import Rows
 from pipelines.data.source import Progress
@@ -212,7 +213,7 @@ class Trained:
         """Return the folder of a learnt vocabulary: the release, if it is private, or the data that were trained on,
         whose name is made of their source."""
         released = self._weights.parent
-        if (released / VOCABULARY).exists():
+        if "vocabulary_sha256" in self.summary or (released / VOCABULARY).exists():
             return released
         return dataset_folder(dataclasses.replace(self._trained, paths=self.config.paths))
 
@@ -226,12 +227,21 @@ class Trained:
             self._made(ClickTask(features, self.config.model, self.config.seed, self.device, smaller=smaller))
 
     def _split(self, split: str) -> Any:
+        released = self.summary.get("vocabulary_sha256")
+        if released is not None and not dataset_folder(self.config).exists():  # and could not be made again
+            raise UserError(
+                "The splits of a private vocabulary are in the folder of the data that were trained on, whose noise is "
+                "secret: say where it is by paths.data (its noise_seed by data.vocabulary.noise_seed), or score rows "
+                "by data.path=..."
+            )
         stream = prepared(self.config)
         day: Dataset = stream.days[-1]
         day.verify()
-        released = (self.summary["privacy"] or {}).get("vocabulary_sha256")
         if released not in (None, day.vocabulary_sha256):
-            raise UserError(f"{day.folder} has another vocabulary than the run was trained on: it was made anew since.")
+            raise UserError(
+                f"{day.folder} has another vocabulary than the run was trained on, for it was made anew since: score "
+                "rows by data.path=..."
+            )
         if self._task is None:
             self._made(task_of(self.config, day, self.device))
         return day.split(split)

@@ -140,7 +140,7 @@ class ColumnsConfig(FramesConfig):
             if self.vocabulary.policy == "private" and rows is not None:
                 raise UserError(
                     f"data.categorical.{name}={rows} would be published and has no effect, for "
-                    f"data.vocabulary.policy=private counts rows itself: write 'data.categorical={{{name}: null}}'."
+                    "data.vocabulary.policy=private counts rows itself: write null in place of every column's rows."
                 )
         for key, columns in (("categorical", self.categorical), ("numeric", self.numeric)):
             if label in columns:

@@ -9,8 +9,11 @@ that no part of the accounting covers, and recorded as such (``data_dependent_vo
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -33,6 +36,8 @@ PRIVATE_NOTE = (
 PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
 
 
+VOCABULARY = "vocabulary.npz"
+"""Holds the keys of a learnt vocabulary, by feature."""
 NOTES = {"hash": PUBLIC_NOTE, "private": PRIVATE_NOTE}
 OF_NOISED_COUNTS = ("noise_multiplier", "delta", "noise_seed")
 """Settings that matter under ``private`` alone; earlier versions lacked them."""
@@ -194,3 +199,26 @@ def learn_vocabulary(
 def hashed_vocabulary(config: VocabularyConfig, published_sizes: Sequence[int]) -> HashedVocabulary:
     """Return the vocabulary of ``policy=hash``."""
     return HashedVocabulary([int(size) for size in config.sizes or published_sizes])
+
+
+def write_vocabulary(path: Path, features: Sequence[str], vocabulary: LearnedVocabulary) -> None:
+    """Write a vocabulary: row i of a feature is the i-th of its keys, row 0 all others."""
+    with zipfile.ZipFile(path, "w") as packed:  # by np.savez, a column may not be called "file"
+        for name, keys in zip(features, vocabulary.keys, strict=True):
+            with packed.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, keys, allow_pickle=False)
+
+
+def read_vocabulary(path: Path, features: Sequence[str]) -> LearnedVocabulary:
+    """Read the vocabulary of these features, and nothing beside it.
+
+    Raises:
+        ValueError: the file is missing, damaged, or of other features.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as keys:
+            if sorted(keys.files) != sorted(features):
+                raise ValueError(f"it is of {', '.join(keys.files)[:80]}")
+            return LearnedVocabulary([np.asarray(keys[name], np.uint64) for name in features])
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(str(error)) from error

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,15 @@ from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import (
     DATA_DEPENDENT_NOTE,
     NOTES,
+    VOCABULARY,
     LearnedVocabulary,
     Vocabulary,
     VocabularyConfig,
     hashed_vocabulary,
     learn_vocabulary,
+    read_vocabulary,
     table_rows,
+    write_vocabulary,
 )
 from pipelines.data.dataset import SCHEMA, sealed_text
 from pipelines.data.hashing import HASH_SPECIFICATION
@@ -34,9 +37,6 @@ from pipelines.data.rows import click_record, fields_of
 from pipelines.data.source import Progress
 from pipelines.system.ahead import ahead
 from pipelines.system.files import HashedFile
-
-VOCABULARY = "vocabulary.npz"
-"""Holds the keys of a learnt vocabulary, by feature."""
 
 
 def write_dataset(
@@ -159,22 +159,14 @@ def vocabulary_of(source: RowSource, config: VocabularyConfig, folder: Callable[
     place = folder() / VOCABULARY
     try:
         return read_vocabulary(place, source.categorical_names)
-    except (OSError, KeyError, ValueError) as error:
+    except ValueError as error:
+        cure = "Give the whole release." if config.policy == "private" else (
+            "No release has it: keep the folder of the data, or say where it is by paths.data."
+        )  # fmt: skip
         raise UserError(
-            f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}): no release has it, and "
-            f"{place} cannot be read. Keep the folder of the data, or say where it is by paths.data."
+            f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}), and {place} cannot be "
+            f"read. {cure}"
         ) from error
-
-
-def read_vocabulary(path: Path, features: Sequence[str]) -> LearnedVocabulary:
-    """Read a vocabulary that :func:`write_dataset` wrote; raises OSError, KeyError or ValueError."""
-    with np.load(path, allow_pickle=False) as keys:
-        return LearnedVocabulary([keys[name] for name in features])
-
-
-def write_vocabulary(file: Path | BinaryIO, features: Sequence[str], vocabulary: LearnedVocabulary) -> None:
-    """Write a vocabulary: row i of a feature is the i-th of its keys, row 0 all others."""
-    np.savez(file, allow_pickle=False, **dict(zip(features, vocabulary.keys, strict=True)))
 
 
 def record_of(source: RowSource, bags: Mapping[str, BagConfig]) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from pipelines.data.identity import data_hash
 from pipelines.preprocess import dataset_folder, preprocess
 from pipelines.runs.costs import refuse_other_costs
 from pipelines.runs.release import checked
+from pipelines.select import select
 from pipelines.system.checksum import write_sums
 from pipelines.train import make_run
 from pipelines.train.trained import load
@@ -104,9 +105,20 @@ def test_a_run_pays_for_it_and_its_release_says_so(table: Path, tmp_path: Path, 
     assert load(alone, f"data.path={table}").predict().equals(scores)
     forged = path / "release" / "vocabulary.npz"
     whole = forged.read_bytes()
-    np.savez(forged, shop=np.arange(4, dtype=np.uint64), code=np.arange(9, dtype=np.uint64))
+    for harm, said in (
+        (
+            {"shop": np.arange(4, dtype=np.uint64), "code": np.arange(9, dtype=np.uint64)},
+            "is not the vocabulary that was",
+        ),
+        ({"shop": np.arange(4, dtype=np.uint64)}, "is damaged"),
+    ):
+        np.savez(forged, **harm)
+        write_sums(path / "release")
+        with pytest.raises(UserError, match=said):
+            checked(path)
+    forged.write_bytes(whole[: len(whole) // 2])
     write_sums(path / "release")
-    with pytest.raises(UserError, match="is not the vocabulary that was released"):
+    with pytest.raises(UserError, match="is damaged"):
         checked(path)
     forged.write_bytes(whole)
     edited = path / "release" / "summary.json"
@@ -168,6 +180,38 @@ def test_rows_are_selected_again_and_splits_are_not_scored_on_data_that_were_mad
     assert len(load(path).predict()) == ROWS  # by the vocabulary of its release
     with pytest.raises(UserError, match="has another vocabulary than the run was trained on"):
         load(path).evaluate_split("test")
+    shutil.rmtree(dataset_folder(config))
+    with pytest.raises(UserError, match="are in the folder of the data that were trained on, whose noise is secret"):
+        load(path).evaluate_split("test")
+
+
+def test_a_selection_pays_for_the_vocabulary_and_is_refused_where_training_is(
+    table: Path, tmp_path: Path, runs_in: RunsIn
+) -> None:
+    runs_in(tmp_path / "runs")
+    fest = ("algorithm=fest", "algorithm.selection.rows=2")
+    told = json.loads((select(settings(table, tmp_path, *fest)) / "selection.json").read_text())
+    assert [event["what"] for event in told["spent"]] == ["vocabulary", "values of one example", "row selection"]
+    with pytest.raises(UserError, match="gumbel costs a draw"):
+        select(settings(table, tmp_path, *fest, "algorithm.selection.mechanism=gumbel"))
+
+
+def test_a_run_without_privacy_is_released_with_its_vocabulary(table: Path, tmp_path: Path, runs_in: RunsIn) -> None:
+    runs_in(tmp_path / "runs")
+    path = make_run(settings(table, tmp_path, "algorithm=nonprivate", "privacy.delta=1e-8")).path
+    assert "vocabulary.npz" in [file.name for file in checked(path).files]
+
+
+@pytest.mark.parametrize("harm", [lambda file: file.unlink(), lambda file: file.write_bytes(b"junk")])
+def test_a_damaged_vocabulary_is_refused_before_anything_is_spent(
+    table: Path, tmp_path: Path, runs_in: RunsIn, harm: Callable[[Path], object]
+) -> None:
+    runs_in(tmp_path / "runs")
+    config = settings(table, tmp_path)
+    harm(preprocess(config) / "vocabulary.npz")
+    with pytest.raises(UserError, match="is damaged: delete"):
+        make_run(config)
+    assert not list((tmp_path / "runs").rglob("state.pt"))
 
 
 def test_where_no_value_passes_it_is_said(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,6 +245,7 @@ def test_a_vocabulary_that_was_released_otherwise_than_the_run_pays_for_is_refus
         (("data.categorical={shop: 8, code: null}",), "data.categorical.shop=8 would be published and has no effect"),
         (("data.vocabulary.policy=hash",), "must say how many rows its table has"),
         (("algorithm=fest", "algorithm.selection.mechanism=gumbel"), "selection.mechanism=gumbel costs a draw"),
+        (("search.distribution=negative_binomial",), "several runs and releases the best"),
     ],
 )
 def test_what_it_cannot_be_combined_with_is_said(

@@ -160,12 +160,12 @@ def vocabulary_of(source: RowSource, config: VocabularyConfig, folder: Callable[
     try:
         return read_vocabulary(place, source.categorical_names)
     except ValueError as error:
-        cure = "Give the whole release." if config.policy == "private" else (
-            "No release has it: keep the folder of the data, or say where it is by paths.data."
-        )  # fmt: skip
+        missed = f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy})"
+        if config.policy == "private":
+            raise UserError(f"{missed}, and {place} cannot be read. Give the whole release.") from error
         raise UserError(
-            f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}), and {place} cannot be "
-            f"read. {cure}"
+            f"{missed}: no release has it, and {place} cannot be read. Keep the folder of the data, or say where it is "
+            "by paths.data."
         ) from error
 
 

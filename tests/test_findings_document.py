@@ -14,7 +14,10 @@ from dpfest.accounting.bands import strategy
 from pipelines.runs.cards import Card, read_cards
 from reports.artifacts import correlated
 from reports.artifacts.private_search import cost
+from reports.comparison import by_epsilon, populations
 from reports.costs import Costs
+from reports.frontiers import Frontier
+from reports.reading import load_runs
 from reports.readme import Results
 from reports.setting import Setting
 
@@ -226,6 +229,22 @@ def test_the_table_of_criteos_size_is_that_of_the_cards() -> None:
                 assert gradient["reduction"] == pytest.approx(
                     of[name, shares[0]]["embedding_gradient"]["reduction"], rel=0.02
                 )
+
+
+def test_what_more_examples_change_is_what_the_cards_say() -> None:
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## More examples\n")[2].partition("\n## ")[0]
+    table = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) / ([\d.]+) \|((?: [^|\n]+ \|){3})$", text, re.M)
+    runs = load_runs(DOCS / "search" / "more_examples.jsonl.xz")[0]
+    reference = [one for one in Results.read(DOCS / "reference").groups if one.dataset == "promotions"]
+    groups = {group.runs[0].examples: group for group in (*populations(runs), *reference)}
+    assert sorted(groups) == [int(examples.replace(",", "")) for examples, *_ in table]
+    for examples, seeds, dpsgd, frozen, cells in table:
+        group = groups[int(examples.replace(",", ""))]
+        drawn = Frontier(by_epsilon(group, [1.0])[0])
+        assert [f"{auc:.3f}" for auc in drawn.controls if auc is not None] == [dpsgd, frozen]
+        found = [drawn.cell(name).partition(" (")[0] for name in ("fest", "fest_equal", "adafest")]
+        assert [cell.strip() for cell in cells.split("|")[:-1]] == found
+        assert int(seeds) == min(len(setting.by_seed) for setting in group.of("adafest", 1.0))
 
 
 def _sized_name(card: Card) -> str:

@@ -34,7 +34,6 @@ from dpfest.selection.topk import (
     select_rows,
     selection_events,
 )
-from dpfest.selection.vocabulary import OpenVocabulary
 from pipelines.budget import planned, population
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
@@ -90,7 +89,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
         return f"The rows come from the public counts in {known}: selecting them costs no privacy."
     unit, streaming = config.unit_of_privacy, stream.is_stream and selection.source in (None, "streaming")
     events = selection_events(selection, sizes) * (len(training) if unit and streaming else 1)
-    events += vocabulary_events(training[0])
+    events += _of_vocabulary(training[0])
     delta = config.privacy.delta or 1 / examples
     noise = {
         "gaussian": f"Gaussian noise of standard deviation {scale:,.4g} (multiplier {selection.noise_multiplier:g})",
@@ -121,12 +120,6 @@ def cost_summary(config: Config, stream: Stream) -> str:
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
         "steps within its own privacy.epsilon. Repeating the same selection costs nothing more."
     )
-
-
-def vocabulary_events(day: Dataset) -> list[Event]:
-    """Return what the vocabulary of a data set cost, on which a selection depends."""
-    released = day.description["vocabulary"].get("release")
-    return [] if released is None else OpenVocabulary(**released).events
 
 
 class Selection:
@@ -184,7 +177,7 @@ class Selection:
         selection, days = self._selection, self._days[: self._counted]
         counted = ",".join(self._hashes[: self._counted])
         settings = {"data": counted, "selection": selection_settings(selection), **self._unit}
-        if (vocabulary := days[0].vocabulary_sha256) is not None:  # rows of data made anew are others'
+        if (vocabulary := days[0].vocabulary_sha256) is not None:  # preprocessed again, rows are of other values
             settings["vocabulary"] = vocabulary
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
@@ -195,7 +188,7 @@ class Selection:
             self._warn_if_random(examples)
             chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=self._most)
             write_array(folder / "rows.npy", chosen.rows)
-            spent = [accountant.to_record(event) for event in (*vocabulary_events(days[0]), *chosen.events)]
+            spent = [accountant.to_record(event) for event in (*_of_vocabulary(days[0]), *chosen.events)]
             return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
 
         return _release(self._config, settings, self._run, fill)
@@ -322,3 +315,8 @@ def _public_counts(path: str, sizes: Sequence[int], dataset: Path) -> Counts:
             f"finite count for each of the {sum(sizes):,} rows of all tables, in their order."
         )
     return np.split(counts, np.cumsum(sizes)[:-1])
+
+
+def _of_vocabulary(day: Dataset) -> list[Event]:
+    """Return what the vocabulary cost on which a selection depends."""
+    return day.vocabulary_release.events if day.vocabulary_release else []

@@ -156,9 +156,9 @@ def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[floa
     def sigma_of(number: int) -> float:
         period, part = plan.periods[number], steps[number].part
         selections = [replace(event, part=()) for event in all_selections if event.part[:1] in ((), part)][:1]
-        if plan.vocabulary:  # of a plan without days: everything is spent on all examples
-            selections = plan.before
-        left, composed = FIDELITIES[plan.fidelity].to_compose(plan.target_epsilon or 0.0, selections)
+        left, composed = FIDELITIES[plan.fidelity].to_compose(
+            plan.target_epsilon or 0.0, [*plan.of_vocabulary, *selections]
+        )
 
         def events(sigma: float) -> list[Event]:
             step = replace(plan, periods=(replace(period, days=None, noise_multiplier=sigma),)).step()

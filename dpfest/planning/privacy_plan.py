@@ -153,15 +153,14 @@ class PrivacyPlan:
         return tuple(replace(event, part=part) for event in selection_events(selection, sizes) for part in parts)
 
     @property
-    def before(self) -> list[Event]:
-        """What is spent before the first step: by the vocabulary, and by row selections."""
-        of_vocabulary = self.vocabulary.events if self.vocabulary and self.algorithm.private else []
-        return [*of_vocabulary, *self.selections]
+    def of_vocabulary(self) -> list[Event]:
+        """What the release of the vocabulary spent, on all examples."""
+        return self.vocabulary.events if self.vocabulary and self.algorithm.private else []
 
     @property
     def events(self) -> list[Event]:
         """Everything the run is to spend."""
-        return [*self.before, *self._steps]
+        return [*self.of_vocabulary, *self.selections, *self._steps]
 
     @property
     def _steps(self) -> list[Event]:
@@ -210,7 +209,7 @@ class PrivacyPlan:
             fidelity=self.fidelity,
             sampling=self.sampling,
             fixed_noise_seed=self.fixed_noise_seed,
-            selections=self.before,
+            selections=[*self.of_vocabulary, *self.selections],
             steps=self._steps,
             run={"algorithm": self.algorithm.name, "settings": self.algorithm.settings(), **sizes},
             unit=self.unit.name if self.unit else EXAMPLE,

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from dpfest.selection.vocabulary import OpenVocabulary
 from pipelines.data.clicks.vocabulary import VOCABULARY, read_vocabulary
 from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.rows import RowFile
@@ -142,6 +143,12 @@ class Dataset:
     def data_dependent_vocabulary(self) -> bool:
         """Whether the vocabulary was built from the training rows, which no ε covers."""
         return bool(self.description["vocabulary"]["data_dependent_vocabulary"])
+
+    @property
+    def vocabulary_release(self) -> OpenVocabulary | None:
+        """The release of the values that have rows, if it is a private one."""
+        released = self.description["vocabulary"].get("release")
+        return None if released is None else OpenVocabulary(**released)
 
     @property
     def vocabulary_sha256(self) -> str | None:

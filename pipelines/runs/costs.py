@@ -60,7 +60,7 @@ def _vocabulary(settings: Record, summary: Record, events: Sequence[Record]) -> 
     due = [] if released is None else [to_record(event) for event in released.events]
     _same("what the ledger pays for the vocabulary", list(events), due)
     if (digest is not None) != bool(due) or (digest is not None and not re.fullmatch("[0-9a-f]{64}", str(digest))):
-        raise UserError(f"privacy.vocabulary_sha256 of the summary is {str(digest)[:80]}")
+        raise UserError(f"vocabulary_sha256 of the summary is {str(digest)[:80]}")
 
 
 def _periods(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +97,8 @@ def schedule(
     training, last = stream.split_days(config.stream.train_days)
     for day in (*training, *last):
         day.verify()
-    released = training[0].description["vocabulary"].get("release")
-    if released != (plan.vocabulary and asdict(plan.vocabulary)):
+    released = training[0].vocabulary_release
+    if released != plan.vocabulary:
         raise UserError(
             f"The vocabulary of {training[0].folder} was released as {released}, and the run would pay for "
             f"{plan.vocabulary}: delete the folder and preprocess again."

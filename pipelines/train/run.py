@@ -53,9 +53,9 @@ class Run:
         saved = directory.load_state()
         if saved is not None and saved.get("vocabulary") != self._vocabulary:
             raise UserError(
-                f"{directory.path} was begun on another vocabulary of the same data, which were made anew since, with "
-                "other noise: a step that is repeated on them would be a second release under the same noise. Put the "
-                "folder of its data back, or delete that of the run: it starts again, and spends its budget again."
+                f"{directory.path} was begun on another vocabulary of the same data, which were preprocessed again "
+                "since, with new noise: a step repeated on them would be a second release under the same noise. Put "
+                "the folder of its data back, or delete that of the run: it starts again, and spends its budget again."
             )
         self.key = self._new_key() if saved is None else NoiseKey.of_state(saved, self._fixed)
         self.record = Record() if saved is None else Record.of_state(saved, directory.path)
@@ -261,7 +261,7 @@ class Run:
         return self.config.privacy.noise_seed is not None
 
     def _new_key(self) -> NoiseKey:
-        purpose = self.directory.path.name + (self._vocabulary or "")  # data made anew have other noise under one seed
+        purpose = self.directory.path.name + (self._vocabulary or "")  # preprocessed again, data have other rows
         return self.config.privacy.key(purpose, device_of(self.config.device))
 
     def _save(self) -> None:

@@ -239,8 +239,8 @@ class Trained:
         day.verify()
         if released not in (None, day.vocabulary_sha256):
             raise UserError(
-                f"{day.folder} has another vocabulary than the run was trained on, for it was made anew since: score "
-                "rows by data.path=..."
+                f"{day.folder} has another vocabulary than the run was trained on, for its data were preprocessed "
+                "again: score rows by data.path=..."
             )
         if self._task is None:
             self._made(task_of(self.config, day, self.device))

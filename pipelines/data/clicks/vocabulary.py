@@ -34,8 +34,6 @@ PRIVATE_NOTE = (
     "release, which every run on this dataset pays for."
 )
 PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
-
-
 VOCABULARY = "vocabulary.npz"
 """Holds the keys of a learnt vocabulary, by feature."""
 NOTES = {"hash": PUBLIC_NOTE, "private": PRIVATE_NOTE}

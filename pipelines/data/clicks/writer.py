@@ -69,8 +69,7 @@ def write_dataset(
         UserError: The source is malformed, or has no training row.
     """
     parts = list(split.shares)
-    settings = {name: value for name, value in made_with.items() if name != "path"}
-    rows_of = _vocabulary(source, vocabulary, split, progress, json.dumps(settings, sort_keys=True))
+    rows_of = _vocabulary(source, vocabulary, split, progress, made_with)
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     cut: Counter[str] = Counter()
@@ -128,12 +127,13 @@ def write_dataset(
 
 
 def _vocabulary(
-    source: RowSource, config: VocabularyConfig, split: Split, progress: Progress, made_with: str
+    source: RowSource, config: VocabularyConfig, split: Split, progress: Progress, made_with: Mapping[str, Any]
 ) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys_of(split_of(block, split) == 0) for block in source.blocks(progress))
-    return learn_vocabulary(train_keys, config, made_with)
+    settings = {name: value for name, value in made_with.items() if name != "path"}
+    return learn_vocabulary(train_keys, config, json.dumps(settings, sort_keys=True))
 
 
 def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ _HOME = {
     "step.engine": ("PrivateEngine",),
     "errors": ("UserError",),
     "planning.ledger": ("BudgetExceeded", "Ledger"),
+    "nn": ("Tables",),
     "noise.key": ("NoiseKey",),
     "training.private": ("make_private",),
     "training.optimizers": ("AdamBC",),

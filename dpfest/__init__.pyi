@@ -21,6 +21,7 @@ from dpfest.gradients.reading import MicroBatch as MicroBatch
 from dpfest.gradients.tables import parameter_groups as parameter_groups
 from dpfest.gradients.units import UnitConfig as UnitConfig
 from dpfest.gradients.units import Units as Units
+from dpfest.nn import Tables as Tables
 from dpfest.noise.key import NoiseKey as NoiseKey
 from dpfest.planning.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.planning.ledger import Ledger as Ledger

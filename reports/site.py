@@ -32,7 +32,7 @@ PAGES = {
 TUTORIALS = Path("docs") / "tutorials"
 
 API: Mapping[str, tuple[str, ...]] = {
-    "Train": ("make_private", "PrivateTraining", "Step", "validate", "parameter_groups", "AdamBC"),
+    "Train": ("make_private", "PrivateTraining", "Step", "validate", "parameter_groups", "AdamBC", "Tables"),
     "Algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Threshold", "Frozen", "Nonprivate"),
     "Rows chosen beforehand": ("select", "select_rows", "Selection", "SelectionConfig", "OpenVocabulary"),
     "Plan and account": ("plan", "threshold_for", "PrivacyPlan", "Event", "Ledger", "BudgetExceeded", "NoiseKey"),

@@ -17,18 +17,22 @@ from torch import Tensor, nn
 from dpfest.device.memory import blocks, launch, power_of_two, reals, table
 from dpfest.device.sums import FLOATS, MaskedLookups
 from dpfest.errors import UserError
-from dpfest.gradients.embeddings import OTHER_ROWS
+from dpfest.gradients.embeddings import OTHER_ROWS, refuse_lacking_ids
 from dpfest.gradients.layers import Call
 from dpfest.gradients.tables import Survivors, TableLayout
 from dpfest.gradients.units import Groups
 
 _BLOCK = 128  # look-ups of a program
-_COLUMNS = tl.constexpr(9)  # of a call: what Calls writes of it
+_COLUMNS = tl.constexpr(10)  # of a call: what Calls writes of it
 
 
 @triton.jit(do_not_specialize=["examples", "universe", "bits"])
-def keys(out, calls, examples, universe, bits, BLOCK: tl.constexpr):
-    """Write the key of every look-up, programs of axis 1 a call each; padding has the row after the last."""
+def keys(out, calls, lacking, examples, universe, bits, BLOCK: tl.constexpr):
+    """Write the key of every look-up, programs of axis 1 a call each; padding has the row after the last.
+
+    Memory:
+        lacking: number of look-ups of rows that their tables lack, which are taken for padding.
+    """
     call = calls + tl.program_id(1) * _COLUMNS
     length = tl.load(call + 3)
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -37,7 +41,9 @@ def keys(out, calls, examples, universe, bits, BLOCK: tl.constexpr):
     ids = tl.load(call).to(tl.pointer_type(tl.int64))
     row = tl.load(ids + example * tl.load(call + 1) + within * tl.load(call + 2), mask=inside, other=0)
     place = tl.load(call + 4) + example * tl.load(call + 6) + within
-    row = tl.where(row == tl.load(call + 8), universe, row + tl.load(call + 7))
+    lacks = inside & ((row < 0) | (row >= tl.load(call + 9)))
+    tl.atomic_add(lacking + row * 0, lacks.to(tl.int32), mask=lacks)
+    row = tl.where(lacks | (row == tl.load(call + 8)), universe, row + tl.load(call + 7))
     tl.store(out + place, (row << bits) | place, mask=inside)
 
 
@@ -150,7 +156,8 @@ class Calls:
     """The calls of tables that look-ups were made in.
 
     Of each, the kernels read: address of its ids and their steps by example and within one; look-ups of an example;
-    place of its first; place of its table's first, and look-ups of an example in it; first row of the table; padding.
+    place of its first; place of its table's first, and look-ups of an example in it; first row of the table; padding;
+    number of its rows.
 
     Attributes:
         uses: the layer of each, and the call.
@@ -158,7 +165,7 @@ class Calls:
         lookups: number of look-ups.
         longest: most look-ups of a call.
         shapes: of each, how many look-ups have which places, rows and padding.
-        rows: what kernels read, int64 ``[calls, 9]``.
+        rows: what kernels read, int64 ``[calls, 10]``.
     """
 
     def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Any, Call]]], examples: int) -> None:
@@ -172,7 +179,7 @@ class Calls:
             before, length = first, sum(ids.shape[1] for ids in own)
             for (layer, _), ids in zip(uses, own, strict=True):
                 padding = -1 if layer.padding_idx is None else layer.padding_idx
-                of_table = first, length, layout.offsets[number], padding
+                of_table = first, length, layout.offsets[number], padding, layout.rows[number]
                 found.append([ids.data_ptr(), *ids.stride(), ids.shape[1], before, *of_table])
                 before += ids.shape[1]
             if uses:
@@ -206,7 +213,7 @@ class Lookups:
         self.calls = Calls(layout, calls, examples)
         n, device = self.calls.lookups, self.calls.device
         self.place_bits, self._universe = n.bit_length(), layout.total_rows
-        self.keys = self._sorted(self.calls)
+        self.keys, lacking = self._sorted(self.calls)
         new = torch.empty(2, n, dtype=torch.int32, device=device)
         self.unit_of, self.call_of, self.output_of = (
             torch.empty(n, dtype=torch.int64, device=device) for _ in range(3)
@@ -226,20 +233,24 @@ class Lookups:
             compact, (blocks(n, _BLOCK),), self.keys, new, rank, self.unit_of, rows, self.starts, row_of, example, n,
             self._universe, self.place_bits, BLOCK=_BLOCK,
         )  # fmt: skip
-        u, pairs = rank[:, -1].tolist()
+        u, pairs, lacks = torch.cat([rank[:, -1], lacking]).tolist()
+        if lacks:
+            refuse_lacking_ids(layout, calls)
         self.rank, self.new = rank, new
         self.rows, self.row_of, self.example = rows[:u], row_of[:pairs], example[:pairs]
 
-    def _sorted(self, calls: Calls) -> Tensor:
+    def _sorted(self, calls: Calls) -> tuple[Tensor, Tensor]:
+        """Return sorted keys, and how many look-ups are of rows that their tables lack, ``[1]``."""
         out = torch.empty(calls.lookups, dtype=torch.int64, device=calls.device)
+        lacking = torch.zeros(1, dtype=torch.int32, device=calls.device)
         grid = blocks(calls.longest, _BLOCK), len(calls.uses)
-        launch(keys, grid, out, calls.rows, self.examples, self._universe, self.place_bits, BLOCK=_BLOCK)
-        return torch.sort(out).values
+        launch(keys, grid, out, calls.rows, lacking, self.examples, self._universe, self.place_bits, BLOCK=_BLOCK)
+        return torch.sort(out).values, lacking
 
     def take_calls(self, calls: Sequence[Sequence[tuple[Any, Call]]]) -> None:
         """See :meth:`dpfest.gradients.embeddings.Lookups.take_calls`."""
         now = Calls(self.layout, calls, self.examples)
-        if now.shapes != self.calls.shapes or not torch.equal(self._sorted(now), self.keys):
+        if now.shapes != self.calls.shapes or not torch.equal(self._sorted(now)[0], self.keys):
             raise UserError(OTHER_ROWS)
         self.calls = now
 

@@ -149,7 +149,26 @@ def look_up(
     """Return the :class:`Lookups` of these calls, or, where the kernels of a GPU serve them, what does the same."""
     parts = devices.serving(examples)
     found = parts.look_up(layout, calls, len(examples), groups) if parts else None
+    if parts and found is None:  # PyTorch's own look-up refuses them by itself
+        refuse_lacking_ids(layout, calls)
     return found or Lookups(layout, calls, examples, groups)
+
+
+def refuse_lacking_ids(layout: TableLayout, calls: Sequence[Sequence[tuple[Layer, Call]]]) -> None:
+    """Refuse look-ups of rows that their tables lack."""
+    for name, rows, uses in zip(layout.names, layout.rows, calls, strict=True):
+        for _, call in uses:
+            if error := lacking_id(name, rows, call.input):
+                raise error
+
+
+def lacking_id(name: str, rows: int, ids: Tensor) -> UserError | None:
+    """Return an error that names an id that a table of so many rows lacks; None if it has all of them."""
+    low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+    if 0 <= low <= high < rows:
+        return None
+    wrong = low if low < 0 else high
+    return UserError(f"The id {wrong} is looked up in {name}, a table of {rows} rows: ids are 0 to {rows - 1}.")
 
 
 class MaskedLookups:

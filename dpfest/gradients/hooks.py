@@ -12,11 +12,10 @@ from dpfest.gradients.draws import ExampleDraws
 from dpfest.gradients.embeddings import takes_maximum
 from dpfest.gradients.factors import factors_of
 from dpfest.gradients.tables import PLAIN, Table
+from dpfest.nn import OBSERVER
 
 if TYPE_CHECKING:
     from dpfest.gradients.capture import Recorder, Recording
-
-_PLACE = -1  # of a recording's hook among a layer's, which PyTorch numbers from 0
 
 
 class LayerHooks:
@@ -42,10 +41,10 @@ class LayerHooks:
         more than look up, within which functions do so: it gets none.
         """
         layer = self.layer
-        layer._forward_pre_hooks[_PLACE] = self.before
-        layer._forward_pre_hooks_with_kwargs[_PLACE] = True
-        layer._forward_hooks[_PLACE] = self.after
-        layer._forward_hooks_with_kwargs[_PLACE] = True
+        layer._forward_pre_hooks[OBSERVER] = self.before
+        layer._forward_pre_hooks_with_kwargs[OBSERVER] = True
+        layer._forward_hooks[OBSERVER] = self.after
+        layer._forward_hooks_with_kwargs[OBSERVER] = True
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -54,7 +53,7 @@ class LayerHooks:
             layer._forward_pre_hooks, layer._forward_pre_hooks_with_kwargs,
             layer._forward_hooks, layer._forward_hooks_with_kwargs,
         ):  # fmt: skip
-            hooks.pop(_PLACE, None)
+            hooks.pop(OBSERVER, None)
 
     def before(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See :meth:`dpfest.gradients.recording.Recording.before_layer`."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpfest.errors import UserError
 from dpfest.gradients.draws import ExampleDraws, NoDraws
-from dpfest.gradients.embeddings import EveryRow, Lookups, chosen_rows, look_up
+from dpfest.gradients.embeddings import EveryRow, Lookups, chosen_rows, lacking_id, look_up
 from dpfest.gradients.factors import Factors
 from dpfest.gradients.formed import FormedGradients, by_unit
 from dpfest.gradients.hooks import LayerHooks, hold, hooked
@@ -133,13 +133,9 @@ class Recording:
         if self._looked_up is None:
             return
         weight, ids = self._looked_up
-        table = next(table for table in self.recorder.tables.items() if table[1].weight is weight)
-        rows = table[1].num_embeddings
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
-            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-            raise UserError(
-                f"The id {wrong} is looked up in {table[0]}, a table of {rows} rows: ids are 0 to {rows - 1}."
-            ) from error
+        name, table = next(table for table in self.recorder.tables.items() if table[1].weight is weight)
+        if wrong := lacking_id(name, table.num_embeddings, ids):
+            raise wrong from error
 
     def after_layer(self, hook: LayerHooks, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """After a recorded layer's call: make its output an autograd leaf if it requires no gradient; keep the call."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from dpfest.nn import Tables
 from pipelines.tasks.smaller_tables import SmallerTables
 
 Bag = tuple[Tensor, Tensor]
@@ -88,7 +89,7 @@ class ClickModel(nn.Module):
         self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
         self.bags = list(bags)
         device, singles = None if whole else "meta", len(shapes) - len(bags)
-        self.tables = nn.ModuleList(nn.Embedding(*shape, device=device) for shape in shapes[:singles])
+        self.tables = Tables(nn.Embedding(*shape, device=device) for shape in shapes[:singles])
         for shape, mode in zip(shapes[singles:], bags, strict=True):
             self.tables.append(self.bag_table(*shape, mode, device))
         self.build(numeric, [dim for _, dim in shapes], config)
@@ -125,7 +126,7 @@ class ClickModel(nn.Module):
             ids if rows is None else ids % rows
             for ids, rows in zip([*columns, *(b[0] for b in bags)], self._rows, strict=True)
         ]
-        embedded = [table(ids) for table, ids in zip(self.tables[:singles], held[:singles], strict=True)]
+        embedded = self.tables[:singles](held[:singles])
         for number, (table, ids, (_, starts)) in enumerate(
             zip(self.tables[singles:], held[singles:], bags, strict=True)
         ):

@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dpfest.device import lookups, noise, sums, update
+from dpfest.device import gather, lookups, noise, sums, update
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -31,19 +31,20 @@ TARGETS = {
 _TYPES = {
     "*u32": "key",
     "*fp64": "reals rounded lookups",
-    "*i32": "found new counts",
+    "*i32": "found new counts lacking",
     "*i64": "keys calls units unit_of call_of output_of rank rows starts row_of example position places gradients "
-    "spans trained offsets sums bounds ends dims alive matrices out tables",
+    "spans trained uses offsets sums bounds ends dims alive matrices out tables",
     "*fp32": "values squared weights",
 }
 _OWN = {
     ("touched_rows", "sums"): "*fp64", ("touched_rows", "alive"): "*i8", ("lookup_norms", "out"): "*fp64",
     ("matrix_norms", "out"): "*fp64", ("join", "matrices"): "*fp64", ("join", "tables"): "i32",
-    ("row_sums", "tables"): "i32",
+    ("row_sums", "tables"): "i32", ("gather", "out"): "*fp32",
 }  # fmt: skip
 _CONSTANTS = {"FLOAT": tl.float32, "SUM": tl.float32, "COUNT": 32, "WIDTH": 64, "TILE": 32, "BLOCK": 128}
 _FLAGS = ("UNITS", "WEIGHTED", "EVERY")
 _SIZES = {
+    "gather": {"BLOCK": gather._BLOCK, "WIDTH": gather._WIDTH},
     "lookup_norms": {"BLOCK": sums._RUNS},
     "matrix_norms": {"BLOCK": sums._RUNS},
     "take": {"BLOCK": update._ROWS, "WIDTH": update._WIDTH},
@@ -53,9 +54,9 @@ _SIZES = {
 def kernels() -> list[Any]:
     """Every kernel that is started from the host."""
     return [
-        lookups.keys, lookups.heads, lookups.compact, lookups.count_rows, lookups.map_sums, noise.untouched_rows,
-        noise.touched_rows, noise.dense_noise, noise.row_noise, sums.lookup_norms, sums.matrix_norms, sums.join,
-        sums.row_sums, update.take,
+        gather.gather, lookups.keys, lookups.heads, lookups.compact, lookups.count_rows, lookups.map_sums,
+        noise.untouched_rows, noise.touched_rows, noise.dense_noise, noise.row_noise, sums.lookup_norms,
+        sums.matrix_norms, sums.join, sums.row_sums, update.take,
     ]  # fmt: skip
 
 

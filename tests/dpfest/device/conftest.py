@@ -19,6 +19,7 @@ from dpfest import devices
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _SIZES = {
+    "gather": {"_BLOCK": 2048},
     "lookups": {"_BLOCK": 2048},
     "noise": {"_BLOCK": 2048},
     "sums": {"_BLOCK": 2048, "_RUNS": 256},

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from dpfest.device.memory import blocks, launch, power_of_two, table
+from dpfest.device.memory import blocks, launch, power_of_two, wholes
 from dpfest.device.sums import FLOATS
 
 _BLOCK, _WIDTH = 64, 64
@@ -65,5 +66,7 @@ def look_up_together(weights: Sequence[Tensor], columns: Sequence[Tensor]) -> li
         first += size
     width = min(power_of_two(max(weight.shape[1] for weight in weights)), _WIDTH)
     grid = blocks(max(map(len, ids)), _BLOCK), len(weights)
-    launch(gather, grid, table(out.device, rows), out, FLOAT=FLOATS[out.dtype], WIDTH=width, BLOCK=_BLOCK)
+    launch(
+        gather, grid, wholes(out.device, tuple(chain(*rows))), out, FLOAT=FLOATS[out.dtype], WIDTH=width, BLOCK=_BLOCK
+    )
     return [part.view(shape) for part, shape in zip(out.split(sizes), shapes, strict=True)]

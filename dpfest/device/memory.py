@@ -34,7 +34,9 @@ def reals(device: torch.device, *values: float) -> Tensor:
 
 @lru_cache(maxsize=256)
 def wholes(device: torch.device, values: tuple[int, ...]) -> Tensor:
-    """Return int64 numbers on a device; those of earlier calls are kept."""
+    """Return int64 numbers on a device; those of earlier calls are kept, and alone can be read by a graph."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a kernel reads numbers that are not on the GPU yet (ids that are not int64?).")
     return torch.tensor(values, dtype=torch.int64, device=device)
 
 

@@ -10,6 +10,7 @@ from dpfest.errors import UserError
 from dpfest.gradients.capture import Recorder, Recording
 from dpfest.gradients.contributions import Contributions
 from dpfest.gradients.embeddings import Lookups
+from dpfest.gradients.padding import capacity_for
 from dpfest.gradients.reading import MicroBatch
 
 
@@ -23,6 +24,8 @@ class LogicalBatch:
         recorder: of the model.
         microbatches: none for an empty batch.
         step: step number.
+        usual: number of examples for which its passes have room (:mod:`dpfest.gradients.padding`); None for passes over
+            as many as there are.
 
     Attributes:
         examples: number of examples.
@@ -33,8 +36,10 @@ class LogicalBatch:
             in two micro-batches.
     """
 
-    def __init__(self, recorder: Recorder, microbatches: Sequence[MicroBatch], step: int) -> None:
-        self.recorder, self.step = recorder, step
+    def __init__(
+        self, recorder: Recorder, microbatches: Sequence[MicroBatch], step: int, usual: int | None = None
+    ) -> None:
+        self.recorder, self.step, self._usual = recorder, step, usual
         self._parts = [(part, recorder.groups(part)) for part in microbatches if len(part.examples)]
         self.examples = sum(len(part.examples) for part, _ in self._parts)
         clipped = [part.examples if groups is None else groups.units for part, groups in self._parts]
@@ -48,7 +53,10 @@ class LogicalBatch:
 
     def _record(self, number: int, backward: bool = True) -> Recording:
         part, groups = self._parts[number]
-        return self.recorder.record(part.data, part.examples, self.step, backward=backward, groups=groups)
+        capacity = self._usual and capacity_for(len(part.examples), self._usual)
+        return self.recorder.record(
+            part.data, part.examples, self.step, backward=backward, groups=groups, capacity=capacity
+        )
 
     def _recorded(self, backward: bool = True) -> Iterator[Recording]:
         if len(self._parts) == 1:

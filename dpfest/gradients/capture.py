@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from dpfest.errors import UserError
 from dpfest.gradients.draws import ExampleDraws
 from dpfest.gradients.embeddings import Lookups
 from dpfest.gradients.hooks import LayerHooks, drawing, own_parameters
+from dpfest.gradients.padding import counts_examples, padded, padded_examples
+from dpfest.gradients.parts import DueAtLookUps
 from dpfest.gradients.reading import MicroBatch
-from dpfest.gradients.recording import DueAtLookUps, Recording, weighted
+from dpfest.gradients.recording import Recording, weighted
 from dpfest.gradients.sites import Again, Sites
 from dpfest.gradients.tables import Table, TableLayout
 from dpfest.gradients.units import Groups, UnitConfig
@@ -31,6 +33,13 @@ from dpfest.gradients.validation import HeldTensors, model_faults, refuse
 from dpfest.noise.key import NoiseKey
 
 __all__ = ["Recorder", "Recording", "weighted"]
+
+
+class RecordsByGraph(Protocol):
+    """What starts the passes over a padded batch as one (:class:`dpfest.device.graph.Graphs`)."""
+
+    def record(self, batch: Any, examples: NDArray[np.int64], step: int, capacity: int) -> Recording | None:
+        """Return the recording of a micro-batch; None where it has to run eagerly."""
 
 
 class Recorder:
@@ -80,6 +89,7 @@ class Recorder:
         self.dtype, self.device = first.dtype, first.device
         self.lazy: DueAtLookUps | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
+        self.graphs: RecordsByGraph | None = None  # of passes over padded batches, on a GPU
         self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
         self.sites = Sites()
         own = own_parameters(model)
@@ -107,6 +117,7 @@ class Recorder:
         backward: bool = True,
         groups: Groups | None = None,
         known: Lookups | None = None,
+        capacity: int | None = None,
     ) -> Recording:
         """Run the forward pass of one micro-batch and record it.
 
@@ -117,6 +128,7 @@ class Recorder:
             backward: False if only the look-ups are needed.
             groups: the examples' units; None if each is its own.
             known: the micro-batch's look-ups, where they were learnt before; None to find them.
+            capacity: number of examples to which passes pad the micro-batch, where they can (:meth:`pads`).
 
         Raises:
             UserError: parameters were frozen, unfrozen or replaced since; or a refusal of
@@ -131,23 +143,51 @@ class Recorder:
                     f"{name} is {parameter.dtype} on {parameter.device} now, and was {self.dtype} on {self.device} "
                     "when the model was wrapped: convert or move a model first, and then wrap it."
                 )
+        recording = None
+        if self.graphs and capacity and backward and self.sites.complete and self.pads(batch, len(examples), groups):
+            recording = self.graphs.record(batch, examples, step, capacity)
+        if recording is None:
+            recording = self._run(batch, examples, step, backward, groups, capacity)
+        recording.look_up(known)
+        return recording
+
+    def _run(
+        self,
+        batch: Any,
+        examples: NDArray[np.int64],
+        step: int,
+        backward: bool,
+        groups: Groups | None,
+        capacity: int | None,
+    ) -> Recording:
         first = not self.sites.complete  # back-propagates at once: what it shows decides which rows are touched
         while True:
             recording = Recording(self, backward or first, groups)
+            room = capacity if capacity and self.pads(batch, len(examples), groups) else None
+            held = None if room is None else (padded(batch, len(examples), room), padded_examples(examples, room))
             try:
-                if not recording.forward(batch, examples, step):  # it drew for the first time
-                    self.draws = True
+                if not recording.forward(batch, examples, step, held):
+                    self.draws = True  # it drew for the first time
                     continue
                 recording.check()
                 if first:
                     recording.propagate()
-                break
+                if room is None or self.pads(batch, len(examples), groups):
+                    break
             except Again:
                 continue
         if first:
             self.sites.settle()
-        recording.look_up(known)
         return recording
+
+    def pads(self, batch: Any, count: int, groups: Groups | None) -> bool:
+        """Return whether passes over a micro-batch of so many examples can be padded.
+
+        All of it must count the examples; an example must be clipped on its own; and layers must be ``nn.Embedding``,
+        or have factors of their own, in calls that count the examples as far as passes have shown.
+        """
+        sites, known = self.sites, all(hook.factors or isinstance(hook.layer, nn.Embedding) for hook in self.hooks)
+        return groups is None and known and not (sites.others or sites.by_function) and counts_examples(batch, count)
 
     def drawing(self, step: int, examples: NDArray[np.int64]) -> AbstractContextManager[ExampleDraws]:
         """Return a context in which the model draws a step's random numbers of these examples."""

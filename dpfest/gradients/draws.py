@@ -244,3 +244,9 @@ _DRAWS: dict[str, Callable[[ExampleDraws, Named], Any]] = {
     "multinomial": _multinomial,
 }
 """Replacement for each random operation, by its name in PyTorch."""
+
+
+def generator_states(device: torch.device | None) -> list[bytes]:
+    """Return the states of PyTorch's generators that a forward pass on this device draws from."""
+    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device else [])
+    return [state.numpy().tobytes() for state in states]

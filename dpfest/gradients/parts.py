@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.gradients.tables import Survivors, Table, TableLayout
 from dpfest.noise.key import NoiseKey
 from dpfest.noise.places import RowPlaces
 
@@ -122,6 +122,16 @@ class Due(Protocol):
         """Draw what is due on the rows that shards are asked for."""
 
 
+class DueAtLookUps(Due, Protocol):
+    """Noise that is drawn as look-ups read rows, in one process (:class:`dpfest.step.lazy.LazyNoise`)."""
+
+    names: list[str]
+    tables: list[Table]
+    settling: bool
+    looking_up: bool
+    read: Callable[[int, Tensor], None]
+
+
 class Rows(Protocol):
     """Where the tables' rows lie, and how values and sums travel between them and the examples.
 
@@ -130,8 +140,10 @@ class Rows(Protocol):
         roundings: how often a coordinate of a sum is rounded, in roundings to the noise's grid.
         selected: DP-FEST's set, whole, in global rows.
         sum_dtype: dtype in which the clipped gradients of a micro-batch are summed.
+        usual: number of examples for which passes have room, of one process on a GPU; None for no padding.
     """
 
+    usual: int | None
     joint: bool
     roundings: float
     selected: Tensor | None

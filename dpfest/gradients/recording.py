@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.gradients.draws import ExampleDraws, NoDraws
+from dpfest.gradients.draws import ExampleDraws, NoDraws, generator_states
 from dpfest.gradients.embeddings import EveryRow, Lookups, chosen_rows, lacking_id, look_up
 from dpfest.gradients.factors import Factors
 from dpfest.gradients.formed import FormedGradients, by_unit
@@ -20,7 +20,7 @@ from dpfest.gradients.hooks import LayerHooks, hold, hooked
 from dpfest.gradients.layers import Call
 from dpfest.gradients.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
 from dpfest.gradients.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
-from dpfest.gradients.parts import Due
+from dpfest.gradients.padding import first_of
 from dpfest.gradients.sites import Again
 from dpfest.gradients.tables import Table
 from dpfest.gradients.units import Groups
@@ -35,16 +35,6 @@ _IN_PLACE = (
 )
 
 
-class DueAtLookUps(Due, Protocol):
-    """Noise that is drawn as look-ups read rows, in one process (:class:`dpfest.step.lazy.LazyNoise`)."""
-
-    names: list[str]
-    tables: list[Table]
-    settling: bool
-    looking_up: bool
-    read: Callable[[int, Tensor], None]
-
-
 class Recording:
     """The recording of one micro-batch.
 
@@ -55,12 +45,14 @@ class Recording:
 
     def __init__(self, recorder: Recorder, backward: bool, groups: Groups | None = None) -> None:
         self.recorder, self.groups = recorder, groups
-        self.losses = torch.empty(0)
+        self._losses = torch.empty(0)
         self.lookups: Lookups
         self.factors: list[Factors] = []
+        self.in_graph = False  # whether a graph is made of it: the model is known to draw nothing, and may not be asked
         self.overflowed: Tensor | None = None  # bool [b]: the examples whose gradients a clipped sum set to zero
         self._backward, self._recording, self._propagated = backward, False, False
         self._looked_up: tuple[nn.Parameter, Tensor] | None = None
+        self._parts: list[tuple[Call, Call]] = []  # of a padded batch: the batch's part of a call, and the call
         self._calls: dict[str, list[Call]] = {}  # of tables and of layers with factors
         self._shared: list[tuple[Table, Call]] = []  # look-ups that all examples share
         self._reruns: dict[str, list[Rerun]] = {}
@@ -69,10 +61,22 @@ class Recording:
         self._found: dict[int, Tensor] = {}  # gradients [b, *shape], by what they are of
         self._expansions: list[tuple[Call, Tensor]] = []
 
-    def forward(self, batch: Any, examples: NDArray[np.int64], step: int) -> bool:
-        """Run the loss function; return False if it drew random numbers that were not drawn by example."""
+    def forward(
+        self, batch: Any, examples: NDArray[np.int64], step: int, held: tuple[Any, NDArray[np.int64]] | None = None
+    ) -> bool:
+        """Run the loss function; return False if it drew random numbers that were not drawn by example.
+
+        Args:
+            batch: argument of the loss function.
+            examples: identities of its examples.
+            step: step number.
+            held: both, padded (:mod:`dpfest.gradients.padding`); None for a batch as it is.
+        """
         recorder = self.recorder
-        self._source, self._examples = (batch, examples, step), len(examples)
+        self._source, self._count = (batch, examples, step), len(examples)
+        if held is not None:
+            batch, examples = held
+        self._examples = len(examples)
         device = recorder.device if recorder.device.type == "cuda" else None
         with ExitStack() as stack:
             stack.enter_context(hooked(self))
@@ -80,7 +84,7 @@ class Recording:
             draws = None
             if recorder.draws is not False:
                 draws = stack.enter_context(recorder.drawing(step, examples))
-            self._draws, before = draws, None if draws else _random_state(device)
+            self._draws, before = draws, None if draws or self.in_graph else generator_states(device)
             self._watch = StateWatch(recorder.held)
             if (self._backward and recorder.sites.tracking) or recorder.sites.by_function:
                 self._outside = OutsideUses(
@@ -89,7 +93,7 @@ class Recording:
                 stack.enter_context(self._outside)
             self._recording = True
             try:
-                self.losses = recorder.loss_fn(recorder.model, batch)
+                self._losses = recorder.loss_fn(recorder.model, batch)
             except (RuntimeError, IndexError) as error:
                 self._name_id(error)
                 if "leaf Variable that requires grad" in str(error):
@@ -97,7 +101,7 @@ class Recording:
                 raise
             self._recording = False
             if draws is None:
-                return _random_state(device) == before
+                return self.in_graph or generator_states(device) == before
             recorder.draws = draws.calls > 0
         return True
 
@@ -221,21 +225,23 @@ class Recording:
         self._watch.check()
         layers = self.recorder.layers
         own = ((n, layers[n], call.output) for n, calls in self._calls.items() for call in calls if not call.shared)
-        check_losses(self.losses, own)
-        if len(self.losses) != self._examples:
+        check_losses(self._losses, own)
+        if len(self._losses) != self._examples:
             raise UserError(
-                f"There are {len(self.losses)} losses for {self._examples} examples: return one per example."
+                f"There are {len(self._losses)} losses for {self._examples} examples: return one per example."
             )
 
     def look_up(self, known: Lookups | None = None) -> None:
         """Find which example touched which row, unless it is known; call after the forward pass."""
-        recorder, count = self.recorder, self._examples
+        recorder, count = self.recorder, self._count
         by_table: list[list[tuple[Table | EveryRow, Call]]] = [[] for _ in recorder.tables]
         for name, calls in self._calls.items():
             layer: Any = recorder.layers[name]
             if isinstance(layer, Table):
                 uses = by_table[recorder.table_of[id(layer.weight)]]
-                uses += [(layer, self._expanded(call, call.output) if call.shared else call) for call in calls]
+                uses += [
+                    (layer, self._expanded(call, call.output) if call.shared else self._own(call)) for call in calls
+                ]
         for number, (name, table) in enumerate(recorder.tables.items()):
             if f"{name}.weight" in recorder.sites.open:  # each example touches every row
                 rows = torch.arange(table.num_embeddings, device=recorder.device)
@@ -248,6 +254,14 @@ class Recording:
         else:
             known.take_calls(by_table)
         self.lookups = known
+
+    def _own(self, call: Call) -> Call:
+        """Return the part of a call that is the batch's own examples'."""
+        if self._count == self._examples:
+            return call
+        own = first_of(call, self._count)
+        self._parts.append((own, call))
+        return own
 
     def _expanded(self, call: Call, root: Tensor) -> Call:
         """Return a look-up that all examples share as one of each example."""
@@ -277,11 +291,14 @@ class Recording:
         for call, root in self._expansions:
             found = self._found.get(id(root))
             call.gradient = torch.zeros_like(call.output) if found is None else found
+        for own, call in self._parts:
+            own.gradient = call.gradient[: self._count]
         self.lookups.take_gradients()
         layers = {hook.name: hook for hook in self.recorder.hooks}
         for name, calls in self._calls.items():
             if not layers[name].is_table:
-                self.factors.append(layers[name].factors(layers[name].layer, calls, self.groups))
+                own_calls = [self._own(call) for call in calls]
+                self.factors.append(layers[name].factors(layers[name].layer, own_calls, self.groups))
         formed: dict[Tensor, Tensor] = {
             parameter: by_unit(self._found[id(parameter)], self.groups)
             for parameter in self.recorder.dense_parameters.values() if id(parameter) in self._found
@@ -289,7 +306,7 @@ class Recording:
         if formed:
             self.factors.append(FormedGradients(formed))
         if self._outside is not None:  # whose graph was kept for single examples
-            self.losses, self._outside, self._shared = self.losses.detach(), None, []
+            self._losses, self._outside, self._shared = self._losses.detach(), None, []
             self._calls, self._reruns, self._found = {}, {}, {}
 
     def propagate(self) -> None:
@@ -310,7 +327,7 @@ class Recording:
         outputs = [output for _, call in calls for output in call.outputs]
         total = self._weighted().sum()
         gradients: Sequence[Tensor | None] = [None] * (len(outputs) + len(roots))
-        if not total.requires_grad and len(self.losses):
+        if not total.requires_grad and len(self._losses):
             raise UserError("The losses depend on no trainable parameter (detach, no_grad?): nothing would be learnt.")
         keep = outside is not None
         if total.requires_grad:
@@ -331,7 +348,7 @@ class Recording:
         self._propagated = True
 
     def _weighted(self) -> Tensor:
-        return weighted(self.losses, self.groups)
+        return weighted(self._losses, self.groups)
 
     @contextmanager
     def _going_back(self) -> Iterator[None]:
@@ -356,7 +373,7 @@ class Recording:
 
     def _take_outside(self, outside: OutsideUses, roots: Sequence[Tensor], reached: Sequence[Tensor]) -> None:
         """Find each example's gradient of what is used outside of recorded calls."""
-        recorder, count = self.recorder, len(self.losses)
+        recorder, count = self.recorder, len(self._losses)
         opened = outside.opened() | set(map(id, reached))
         self._found = {id(one): one.new_zeros(count, *one.shape) for one in roots if id(one) in opened}
         if reached:
@@ -373,7 +390,7 @@ class Recording:
 
     def _rerun(self, hook: LayerHooks) -> None:
         """Run a module's calls again by example."""
-        total = [parameter.new_zeros(len(self.losses), *parameter.shape) for parameter in hook.own]
+        total = [parameter.new_zeros(len(self._losses), *parameter.shape) for parameter in hook.own]
         try:
             for call in self._reruns[hook.name]:
                 for part, gradients in zip(total, call.per_example(self._draws_again), strict=True):
@@ -386,17 +403,27 @@ class Recording:
         _, examples, step = self._source
         return self.recorder.draws_of(step, examples)
 
+    def calls(self) -> list[Call]:
+        """Return the recorded calls of tables and of layers with factors."""
+        return [call for calls in self._calls.values() for call in calls]
+
+    def of_another(self, batch: Any, examples: NDArray[np.int64], step: int) -> Recording:
+        """Return the recording of another batch, whose passes have overwritten the results of this one's."""
+        own = Recording(self.recorder, backward=True)
+        own.__dict__.update(self.__dict__, factors=[], _parts=[], _backward=True, overflowed=None)
+        own._source, own._count = (batch, examples, step), len(examples)
+        return own
+
     def __len__(self) -> int:
         """Number of its examples, or units."""
-        return len(self.losses) if self.groups is None else len(self.groups)
+        return self._count if self.groups is None else len(self.groups)
+
+    @property
+    def losses(self) -> Tensor:
+        """Losses of the batch's examples, ``[b]``."""
+        return self._losses[: self._count]
 
 
 def weighted(losses: Tensor, groups: Groups | None) -> Tensor:
     """Return losses ``[b]`` whose gradients add up to those of the examples, or units."""
     return losses if groups is None or groups.weight is None else losses * groups.weight.to(losses.dtype)
-
-
-def _random_state(device: torch.device | None) -> list[bytes]:
-    """Return the states of PyTorch's generators that a forward pass on this device draws from."""
-    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device else [])
-    return [state.numpy().tobytes() for state in states]

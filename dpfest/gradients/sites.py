@@ -71,7 +71,12 @@ class Sites:
 
     def settle(self) -> None:
         """Take a first pass for complete: later ones follow parameters only where it found any use outside of calls."""
-        self.complete, self.tracking = True, bool(self.open or self.in_graph or self._shared)
+        self.complete, self.tracking = True, self.others
+
+    @property
+    def others(self) -> bool:
+        """Whether passes have found more than calls of layers that count the examples."""
+        return bool(self.open or self.in_graph or self._shared)
 
     def open_layer(self, name: str) -> None:
         """Let autograd follow a layer's parameters from now on, and run the pass again."""

@@ -16,6 +16,7 @@ from dpfest.algorithms.algorithm import Algorithm
 from dpfest.errors import UserError
 from dpfest.gradients.arithmetic import one_order
 from dpfest.gradients.capture import Recorder
+from dpfest.gradients.padding import usual_capacity
 from dpfest.gradients.parts import Diagnostics, Noise, NoisedGradient, Rows
 from dpfest.gradients.reading import MicroBatch
 from dpfest.gradients.sites import resolved
@@ -88,6 +89,9 @@ class PrivateEngine(OneProcess):
             raise UserError(f"sum_dtype={sum_dtype} is narrower than the model's {self.dtype}: sums could overflow.")
         self.selected = None if selected is None else _in_order(selected.to(self.device, torch.int64), self.layout)
         self.rows: Any = rows(recorder, self.selected, self.sum_dtype)
+        if expected_batch_size and (parts := devices.serving(*recorder.trainable.values())):
+            self.rows.usual = usual_capacity(expected_batch_size)
+            recorder.graphs = parts.Graphs(recorder) if recorder.device.type == "cuda" else None
         if algorithm.joint and not self.rows.joint:
             raise UserError(
                 f"algorithm={algorithm.name} cannot be trained over ranks: it draws m rows from all tables jointly, by "

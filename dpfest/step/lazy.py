@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from dpfest.errors import UserError
-from dpfest.gradients.recording import DueAtLookUps
+from dpfest.gradients.parts import DueAtLookUps
 from dpfest.gradients.tables import Table, ascending
 from dpfest.noise.gaussian import add_gaussian
 from dpfest.noise.key import NoiseKey

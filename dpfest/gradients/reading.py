@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset, default_collate
 
 from dpfest.errors import UserError
 from dpfest.gradients.units import Indices, Units
@@ -89,7 +89,8 @@ class DatasetReader:
     """Reads micro-batches from a map-style data set.
 
     Args:
-        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is preferred.
+        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is preferred. A
+            ``TensorDataset`` is read by columns, where its tensors lie: of a GPU, there.
         collate_fn: turns a list of examples into the argument of the loss function.
         micro_batch_size: maximum number of examples run at once; None for all.
 
@@ -112,6 +113,8 @@ class DatasetReader:
             raise UserError(f"micro_batch_size={micro_batch_size} must be 1 or more, or None.")
         self.dataset, self.collate_fn = dataset, collate_fn or default_collate
         self.micro_batch_size = micro_batch_size
+        plain = type(dataset) is TensorDataset and self.collate_fn is default_collate
+        self._by_columns = plain and all(column.layout is torch.strided for column in dataset.tensors)
         self._draws: bool | None = None  # not known before the first read
 
     @PROCESS_STATE
@@ -122,6 +125,9 @@ class DatasetReader:
         return [MicroBatch(part, self._collated(part, seed)) for part in parts]
 
     def _collated(self, indices: Indices, seed: bytes) -> Any:
+        if self._by_columns:  # what default_collate makes of its examples, of which none is drawn
+            at = torch.from_numpy(indices)
+            return [column[at.to(column.device)] for column in self.dataset.tensors]
         before = _random_state()
         examples = self._examples(indices, seed)
         after = _random_state()

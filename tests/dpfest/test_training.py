@@ -133,6 +133,30 @@ def test_workers_read_the_same_batches() -> None:
     assert torch.equal(weights(plain), weights(workers))
 
 
+def test_a_tensor_data_set_is_read_by_columns_as_its_examples_are() -> None:
+    """Unless somebody has another reading of it."""
+    drawn = torch.Generator().manual_seed(0)
+    columns = torch.randint(0, 9, (40, 3), generator=drawn), torch.randn(40, generator=drawn), torch.ones(40) > 0
+
+    class Doubled(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+            return tuple(2 * one for one in super().__getitem__(index))
+
+    at, data = np.array([3, 5, 39]), TensorDataset(*columns)
+    for size in (None, 2):
+        ours = dpfest.DatasetReader(data, micro_batch_size=size)(at, b"seed")
+        theirs = dpfest.DatasetReader(list(data), micro_batch_size=size)(at, b"seed")
+        for mine, its in zip(ours, theirs, strict=True):
+            assert type(mine.data) is type(its.data) and mine.examples.tolist() == its.examples.tolist()
+            assert all(
+                torch.equal(*both) and both[0].dtype == both[1].dtype for both in zip(mine.data, its.data, strict=True)
+            )
+    (doubled,) = dpfest.DatasetReader(Doubled(*columns[:2]))(at, b"seed")
+    assert torch.equal(doubled.data[0], 2 * columns[0][at])
+    (first,) = dpfest.DatasetReader(data, collate_fn=lambda examples: examples[0][1])(at, b"seed")
+    assert torch.equal(first.data, columns[1][3])
+
+
 def test_dropout_follows_the_key_and_the_example_alone() -> None:
     """Not torch's seed; and an example keeps its mask when another one leaves the batch or the padding grows."""
     first, second = training(), training()

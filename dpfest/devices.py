@@ -33,6 +33,11 @@ def _parts() -> Any:
         return None
 
 
+def graphs(device: torch.device) -> bool:
+    """Return whether a model's passes are started as graphs where the kernels serve; DPFEST_DEVICE_GRAPHS=0: not."""
+    return device.type == "cuda" and os.environ.get("DPFEST_DEVICE_GRAPHS", "1") == "1"
+
+
 def build(device: torch.device) -> list[str]:
     """Describe what computes on a device besides what computes on a CPU: sums differ in their last bits."""
     if device.type == "cpu":

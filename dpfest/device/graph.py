@@ -8,7 +8,7 @@ noise, updates) is launched as ever, on the rows of the batch's own examples.
 Python runs while a graph is made, and so do the checks of :class:`~dpfest.gradients.validation.StateWatch`: operations
 on a GPU that wrote into the model would have been seen then. Every 64th step runs eagerly, with its checks, and must
 give the graph's bits. A pass that cannot be a graph (it waits for the GPU, its shapes depend on values) runs eagerly;
-so do those that draw random numbers, and those of lazy noise, which look-ups draw.
+so do those that draw random numbers, those of lazy noise, which look-ups draw, and all under DPFEST_DEVICE_GRAPHS=0.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Graphs:
         if not all(torch.equal(*both) for both in zip(results(recording), results(eager), strict=True)):
             raise UserError(
                 "The model computes something else than when its passes were made a graph: they depend on Python "
-                "values that change between steps. Keep these in tensors, or set DPFEST_DEVICE_KERNELS=0."
+                "values that change between steps. Keep these in tensors, or set DPFEST_DEVICE_GRAPHS=0."
             )
 
 

@@ -91,7 +91,7 @@ class PrivateEngine(OneProcess):
         self.rows: Any = rows(recorder, self.selected, self.sum_dtype)
         if expected_batch_size and (parts := devices.serving(*recorder.trainable.values())):
             self.rows.usual = usual_capacity(expected_batch_size)
-            recorder.graphs = parts.Graphs(recorder) if recorder.device.type == "cuda" else None
+            recorder.graphs = parts.Graphs(recorder) if devices.graphs(recorder.device) else None
         if algorithm.joint and not self.rows.joint:
             raise UserError(
                 f"algorithm={algorithm.name} cannot be trained over ranks: it draws m rows from all tables jointly, by "

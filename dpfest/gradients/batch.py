@@ -24,8 +24,7 @@ class LogicalBatch:
         recorder: of the model.
         microbatches: none for an empty batch.
         step: step number.
-        usual: number of examples for which its passes have room (:mod:`dpfest.gradients.padding`); None for passes over
-            as many as there are.
+        pads: whether its passes are padded where the recorder has a capacity (:mod:`dpfest.gradients.padding`).
 
     Attributes:
         examples: number of examples.
@@ -36,10 +35,8 @@ class LogicalBatch:
             in two micro-batches.
     """
 
-    def __init__(
-        self, recorder: Recorder, microbatches: Sequence[MicroBatch], step: int, usual: int | None = None
-    ) -> None:
-        self.recorder, self.step, self._usual = recorder, step, usual
+    def __init__(self, recorder: Recorder, microbatches: Sequence[MicroBatch], step: int, pads: bool = False) -> None:
+        self.recorder, self.step, self._usual = recorder, step, recorder.usual if pads else None
         self._parts = [(part, recorder.groups(part)) for part in microbatches if len(part.examples)]
         self.examples = sum(len(part.examples) for part, _ in self._parts)
         clipped = [part.examples if groups is None else groups.units for part, groups in self._parts]

@@ -89,6 +89,7 @@ class Recorder:
         self.dtype, self.device = first.dtype, first.device
         self.lazy: DueAtLookUps | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
+        self.usual: int | None = None  # examples for which passes over padded batches have room, on a GPU
         self.graphs: RecordsByGraph | None = None  # of passes over padded batches, on a GPU
         self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
         self.sites = Sites()

@@ -140,10 +140,8 @@ class Rows(Protocol):
         roundings: how often a coordinate of a sum is rounded, in roundings to the noise's grid.
         selected: DP-FEST's set, whole, in global rows.
         sum_dtype: dtype in which the clipped gradients of a micro-batch are summed.
-        usual: number of examples for which passes have room, of one process on a GPU; None for no padding.
     """
 
-    usual: int | None
     joint: bool
     roundings: float
     selected: Tensor | None

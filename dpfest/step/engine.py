@@ -90,7 +90,7 @@ class PrivateEngine(OneProcess):
         self.selected = None if selected is None else _in_order(selected.to(self.device, torch.int64), self.layout)
         self.rows: Any = rows(recorder, self.selected, self.sum_dtype)
         if expected_batch_size and (parts := devices.serving(*recorder.trainable.values())):
-            self.rows.usual = usual_capacity(expected_batch_size)
+            recorder.usual = usual_capacity(expected_batch_size)
             recorder.graphs = parts.Graphs(recorder) if devices.graphs(recorder.device) else None
         if algorithm.joint and not self.rows.joint:
             raise UserError(

@@ -30,7 +30,6 @@ class LocalRows:
 
     joint = True
     roundings = 1.0
-    usual: int | None = None  # examples for which passes have room
 
     def __init__(self, recorder: Recorder, selected: Tensor | None, sum_dtype: torch.dtype) -> None:
         self._recorder, self.selected, self.sum_dtype = recorder, selected, sum_dtype
@@ -49,7 +48,7 @@ class LocalRows:
 
     def batch(self, microbatches: Sequence[MicroBatch], step: int) -> LogicalBatch:
         """Return a batch of these examples."""
-        return LogicalBatch(self._recorder, microbatches, step, self.usual)
+        return LogicalBatch(self._recorder, microbatches, step, pads=True)
 
     def ask(self, batch: LogicalBatch) -> list[Shard]:
         """See :meth:`dpfest.gradients.parts.Rows.ask`."""

@@ -118,7 +118,7 @@ def _sums(
     touched: list[Any] = []
     survivors = None
     for part in parts:
-        logical = LogicalBatch(recorder, part, step)
+        logical = LogicalBatch(recorder, part, step, pads=not touched)  # the whole as steps run it, parts as they are
         pairs = logical.contributions()
         survivors = survivors or Survivors(recorder.layout, pairs.rows)
         for total in _clipped(recorder, logical, survivors, list(sums)):

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.errors import UserError
 from dpfest.gradients import padding
 from dpfest.gradients.parts import NoisedGradient
-from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.reading import Batch, MicroBatch
 from dpfest.noise.key import NoiseKey
 from dpfest.step.engine import PrivateEngine
+from dpfest.training.trial import check_batch
 from tests.dpfest.steps import by_batch, engine_with, released
 from tests.dpfest.test_engine import CASES, Mixed, dense_release, losses_of, mixed, tabular, text
 
@@ -25,7 +27,7 @@ def engine_of(model: nn.Module, case: str, losses: Any, usual: int | None, **opt
     selected = settings.get("selected")
     settings = {**settings, "selected": None if selected is None else torch.from_numpy(selected)}
     engine = engine_with(model, algorithm, losses, KEY, expected_batch_size=10.0, **settings, **options)
-    engine.rows.usual = usual
+    engine.recorder.usual = usual
     return engine
 
 
@@ -150,6 +152,33 @@ def test_what_cannot_be_padded_runs_as_it_is(make: Any) -> None:
     for plain, ours in zip(*found, strict=True):
         assert all(torch.equal(value, ours[name]) for name, value in plain.items())
     assert make != "bags" or isinstance(model, Mixed)
+
+
+class Crowded(nn.Module):
+    """Mixes examples where there are many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(12, 6), nn.Linear(6, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids).mean(1)
+        return self.head(x - x.mean(0) if len(ids) > 24 else x).squeeze(1)
+
+
+def test_a_model_that_mixes_only_in_a_padded_batch_is_refused() -> None:
+    """The check runs a whole batch as steps do."""
+    parts = [MicroBatch(np.arange(17)[cut], (torch.arange(68).view(17, 4)[cut] % 12,)) for cut in
+             (slice(17), slice(9), slice(9, 17))]  # fmt: skip
+    batch = Batch(0, parts[:1], tuple([one] for one in parts))
+    for usual in (None, 32):
+        torch.manual_seed(0)
+        engine = engine_of(Crowded(), "dpsgd", lambda own, batch: own(batch[0]).square(), usual)
+        if usual is None:
+            check_batch(engine.recorder, 0.7, batch)
+            continue
+        with pytest.raises(UserError, match="The examples of a batch mix"):
+            check_batch(engine.recorder, 0.7, batch)
 
 
 def test_capacities() -> None:

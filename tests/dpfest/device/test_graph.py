@@ -89,7 +89,7 @@ def engine_of(model: nn.Module, *, by_graph: bool, usual: int = 32) -> PrivateEn
     engine = engine_with(
         model.to(HERE), DPSGD(clipping_norm=0.7), losses, KEY, gradient_noise_multiplier=0.5, expected_batch_size=20.0
     )
-    engine.rows.usual = usual
+    engine.recorder.usual = usual
     engine.recorder.graphs = graph.Graphs(engine.recorder) if by_graph else None
     return engine
 

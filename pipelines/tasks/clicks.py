@@ -18,6 +18,7 @@ from pipelines.tasks.calibration import FIT, Calibration, Platt
 from pipelines.tasks.click_model import ClickModelConfig
 from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize
+from pipelines.tasks.rows_on_gpu import RowsOnGpu
 from pipelines.tasks.smaller_tables import SmallerTables
 
 Batch = tuple[Any, ...]
@@ -117,6 +118,7 @@ class ClickTask:
         whole: bool = True,
     ) -> None:
         self.device = device
+        self._held: tuple[RowReader, RowsOnGpu | None] | None = None  # a period's rows, and where they lie on a GPU
         sizes, numbers = data.vocabulary_sizes, len(data.numeric_names)
         bags = data.bag_combiners
         model = config.make(sizes, numbers, seed, smaller=smaller, whole=whole, bags=bags)
@@ -131,7 +133,10 @@ class ClickTask:
         """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
         size = size or max(len(indices), 1)
         parts = (indices[start : start + size] for start in range(0, len(indices), size))
-        return [MicroBatch(part, self.to_device(rows.gather(part))) for part in parts]
+        if self._held is None or self._held[0] is not rows:
+            self._held = rows, RowsOnGpu.of(rows, self.device)
+        _, held = self._held
+        return [MicroBatch(part, held.batch(part) if held else self.to_device(rows.gather(part))) for part in parts]
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of each example, ``[b]``."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 
 from dpfest.accounting import accountant, calibration
 from dpfest.accounting.accountant import Event, cost_alone, to_record
-from dpfest.accounting.bands import strategy
 from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.errors import UserError
 from dpfest.planning.other_samplers import TruncatedPoisson
@@ -30,6 +30,7 @@ from dpfest.planning.search import SearchPlan, plan_search
 from dpfest.planning.search_law import Search
 from dpfest.planning.seen import seen_by_map, seen_by_selection, survival, threshold_for
 from dpfest.planning.unproven import epsilon_at_own_rates
+from pipelines.budget import bands as correlated
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
 from pipelines.data.clicks.config import ClickConfig
@@ -56,6 +57,7 @@ class Budget:
         independent: of a plan with correlated noise, the plan of a run with independent noise.
         rows_per_example: rows of each feature that an example touches at most; None where that is unknown.
         rows: of all tables; None where that is unknown.
+        bands: of independent noise that may be correlated, what would accumulate in a row by number of bands.
     """
 
     plan: PrivacyPlan
@@ -64,6 +66,7 @@ class Budget:
     independent: PrivacyPlan | None = None
     rows_per_example: Sequence[int] | None = None
     rows: int | None = None
+    bands: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
@@ -140,11 +143,16 @@ class Budget:
         return {"untouched rows that survive a step": f"{now}; {_FALSE_ROWS} at {advised:.3g}"}
 
     def _accumulated(self) -> dict[str, str]:
-        """Return how much noise accumulates in a row under correlated noise; of one period alone."""
-        if self.independent is None or len(self.plan.periods) > 1:
+        """Return how much noise accumulates in a row under correlated noise, or would; of one period alone."""
+        if self.independent is None:
+            would = correlated.advice(self.bands)
+            none = "would leave no less noise in a row" if self.bands else ""
+            return {"correlated noise": f"{would} ({correlated.PROMISE})" if would else none} if would or none else {}
+        if len(self.plan.periods) > 1:
             return {}
-        share = accumulated(self.plan, self.independent)
-        return {"noise accumulated in a row": f"{share:.3g} of that of independent noise (root mean square over steps)"}
+        share = correlated.accumulated(self.plan, self.independent)
+        more = ": leave algorithm.bands out" if share >= 1 else f" ({correlated.PROMISE})"
+        return {"noise accumulated in a row": f"{share:.3g} of that of independent noise{more}"}
 
     def _searched(self) -> dict[str, str]:
         """Return what a private search costs, beside a run alone and as many runs by plain composition."""
@@ -168,8 +176,12 @@ class Budget:
         for number, period in enumerate(self.plan.periods):
             days, step = period.days or range(1), self.plan.step(number)
             rate = step.sampling_probability if step else self.plan.batch_size / period.examples
-            sizes = {"N": f"{period.examples:,}", "T": f"{period.steps:,}", "q": f"{rate:.6g}"}
-            rows.append({"period": f"{number + 1}", "days": f"{days[0]}-{days[-1]}", **sizes, **_noise(step)})
+            q = "q" if self.independent is None else "q of a group"
+            sizes = {"N": f"{period.examples:,}", "T": f"{period.steps:,}", q: f"{rate:.6g}"}
+            row = {"period": f"{number + 1}", "days": f"{days[0]}-{days[-1]}", **sizes, **_noise(step)}
+            if self.independent is not None:
+                row["noise in a row"] = f"{correlated.accumulated(self.plan, self.independent, number):.3g}"
+            rows.append(row)
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return ["  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
@@ -200,8 +212,7 @@ def budget(config: Config) -> Budget:
     alone = planned(config, examples, features)
     independent = None
     if config.algorithm.bands is not None:
-        plain, privacy = replace(config.algorithm, bands=None), replace(config.privacy, sampling=None)
-        independent = planned(replace(config, algorithm=plain, privacy=privacy), examples, features)
+        independent = planned(correlated.without_bands(config), examples, features)
     rows_per_example = None
     if config.data.task == "clicks" and alone.unit is None:
         bags = [bag.most for bag in config.data.bags.values()]
@@ -209,20 +220,11 @@ def budget(config: Config) -> Budget:
         rows_per_example = [1] * singles + bags
     rows = None if isinstance(features, int) else sum(features)
     if not config.search.asked:
-        return Budget(alone, independent=independent, rows_per_example=rows_per_example, rows=rows)
+        may = correlated.may_be_correlated(config)
+        found = correlated.by_bands(alone, partial(with_bands, config, examples, features)) if may else {}
+        return Budget(alone, independent=independent, rows_per_example=rows_per_example, rows=rows, bands=found)
     search = search_plan([config], examples, features)
     return Budget(search.plans[0], search, alone, rows_per_example=rows_per_example, rows=rows)
-
-
-def accumulated(correlated: PrivacyPlan, independent: PrivacyPlan) -> float:
-    """Return the noise that accumulates in a row under correlated noise, relative to independent noise.
-
-    The root mean square over the first 1, 2, ..., T steps of the first period, at a constant learning rate of SGD.
-    """
-    bands, steps = correlated.algorithm.bands, correlated.periods[0].steps
-    with_bands, without = correlated.gradient_noise_multiplier, independent.gradient_noise_multiplier
-    assert bands is not None and with_bands is not None and without is not None
-    return with_bands * strategy(bands, steps).accumulated(steps) / without
 
 
 def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:
@@ -234,6 +236,13 @@ def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:
     folder = _folder(config)
     stream = Stream.open(folder) if folder else None
     return _examples(config, stream), stream.vocabulary_sizes if stream else config.data.features()
+
+
+def with_bands(config: Config, examples: Any, features: Any, number: int) -> PrivacyPlan:
+    """Return the plan with so many bands, its noise known to about half a percent."""
+    algorithm, privacy = replace(config.algorithm, bands=number), replace(config.privacy, sampling=None)
+    rough = partial(calibration.calibrate, rough=True)
+    return planned(replace(config, algorithm=algorithm, privacy=privacy), examples, features, rough)
 
 
 @in_keys()

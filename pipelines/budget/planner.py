@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from dpfest.accounting import calibration
-from dpfest.accounting.bands import MOST_BANDS
+from dpfest.accounting.bands import strategy
 from dpfest.errors import UserError
 from dpfest.planning.plan import training_steps
 from dpfest.planning.privacy_plan import PrivacyPlan
-from pipelines.budget import accumulated, data_sizes, planned
+from pipelines.budget import data_sizes, planned, with_bands
+from pipelines.budget.bands import PROMISE, accumulated, advice, by_bands, may_be_correlated, without_bands
 from pipelines.config.settings import Config
 
 LEAST_STEPS = 64
@@ -55,11 +56,14 @@ class Setting:
         batch_size: B.
         steps: T.
         noise_multiplier: σ, that of the gradient, to about half a percent.
+        accumulated: a, noise that accumulates in a row at this σ, relative to independent noise: 1 but for
+            correlated noise.
     """
 
     batch_size: int
     steps: int
     noise_multiplier: float
+    accumulated: float = 1.0
 
     @property
     def noise_to_batch(self) -> float:
@@ -68,8 +72,8 @@ class Setting:
 
     @property
     def signal_to_noise(self) -> float:
-        """√T·B/σ: what all steps add up of a gradient of one clipping norm, over what they add up of noise."""
-        return math.sqrt(self.steps) / self.noise_to_batch
+        """√T·B/(σ·a): what all steps add up of a gradient of one clipping norm, over what they add up of noise."""
+        return math.sqrt(self.steps) / (self.noise_to_batch * self.accumulated)
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ class Suggestion:
         settings: ways to spend the compute budget, by batch size: the suggested one, its neighbours, and the batch size
             that is configured.
         configured: batch size of the configuration.
-        bands: for an algorithm that has them unset, numbers of bands (powers of two), each with the noise that would
-            accumulate in a row at the suggested setting, relative to independent noise.
+        bands: by batch size, the suggested and the configured one: numbers of bands (those that are set, or else powers
+            of two), each with the noise that would accumulate in a row, relative to independent noise.
     """
 
     plan: PrivacyPlan
@@ -92,7 +96,7 @@ class Suggestion:
     suggested: Setting
     settings: tuple[Setting, ...]
     configured: int
-    bands: Mapping[int, float] = field(default_factory=dict)
+    bands: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan, what = self.plan, "examples" if self.plan.unit is None else f"units ({self.plan.unit.name})"
@@ -109,7 +113,8 @@ class Suggestion:
 
     def _table(self) -> list[str]:
         """Return a header line and a line for each setting."""
-        rows = [["B", "T", "q", "σ", "σ/B", "√T·B/σ", ""]]
+        correlated = self.plan.algorithm.bands is not None
+        rows = [["B", "T", "q", "σ", "σ/B", *(["a", "√T·B/(σ·a)"] if correlated else ["√T·B/σ"]), ""]]
         for one in self.settings:
             marks = {"suggested": one == self.suggested, "configured": one.batch_size == self.configured}
             rows.append(
@@ -119,6 +124,7 @@ class Suggestion:
                     f"{one.batch_size / self.plan.examples:.3g}",
                     f"{one.noise_multiplier:.3g}",
                     f"{one.noise_to_batch:.2e}",
+                    *([f"{one.accumulated:.3g}"] if correlated else []),
                     f"{one.signal_to_noise / self.suggested.signal_to_noise:.0%}",
                     ", ".join(mark for mark, holds in marks.items() if holds),
                 ]
@@ -143,12 +149,10 @@ class Suggestion:
                 f"tables) and times {math.sqrt(factor):.3g} (Adam, the dense part)."
             )
         clipping = f"Clipping norm: {self.plan.algorithm.clipping_norm:g}, as configured; σ/B does not depend on it."
-        if self.bands and min(self.bands.values()) < 1:
-            number = min(self.bands, key=self.bands.__getitem__)
-            lines.append(
-                f"algorithm.bands={number} would leave {self.bands[number]:.2f} of the noise that accumulates in a row."
-            )
-        return [*lines, clipping]
+        for size, found in self.bands.items():
+            would = advice(found) or "Correlated noise would leave no less noise in a row"
+            lines.append(f"{would}, at B = {size:,}.")
+        return [*lines, *([f"({PROMISE}.)"] if self.bands else []), clipping]
 
 
 def suggest(config: Config) -> Suggestion:
@@ -175,39 +179,37 @@ def suggest(config: Config) -> Suggestion:
             "it (batch size times steps)."
         )
 
+    bands = config.algorithm.bands
+    most = min(most, examples // (bands or 1))  # correlated noise samples one of b groups
+    if most < 1:
+        raise UserError(f"algorithm.bands={bands} leaves groups of less than one of {examples} examples: choose fewer.")
+
     @cache
-    def plan_of(batch_size: int) -> PrivacyPlan:
+    def at(batch_size: int, bands: int | None = bands) -> Config:
         spent = replace(train, batch_size=batch_size, steps=seen // batch_size)
-        return planned(replace(config, train=spent), examples, features, rough)
+        return replace(without_bands(config) if bands is None else config, train=spent)
 
-    def setting(batch_size: int) -> Setting:
-        plan = plan_of(batch_size)
-        return Setting(batch_size, plan.steps, plan.gradient_noise_multiplier or math.inf)
+    @cache
+    def plan_of(batch_size: int, bands: int | None = bands) -> PrivacyPlan:
+        return planned(at(batch_size, bands), examples, features, rough)
 
-    best = largest_paying(setting, most)
+    def setting(batch_size: int, bands: int | None = bands) -> Setting:
+        plan = plan_of(batch_size, bands)
+        share = strategy(bands, plan.steps).accumulated(plan.steps) if bands else 1.0
+        return Setting(batch_size, plan.steps, plan.gradient_noise_multiplier or math.inf, share)
+
+    # The rule, and what is known of it, are of independent noise: correlated noise would have the steps for its gain.
+    best = setting(largest_paying(partial(setting, bands=None), most).batch_size)
     shown = {best.batch_size * 2**power // 4 for power in range(5)} | {train.batch_size}
-    settings = tuple(setting(size) for size in sorted(shown) if 1 <= size <= min(seen, examples))
-    bands: dict[int, float] = {}
-    chosen = plan_of(best.batch_size)
-    if _may_be_correlated(config):
-        spent = replace(train, batch_size=best.batch_size, steps=best.steps)
-        most = min(MOST_BANDS, best.steps, examples // best.batch_size)
-        for number in (2**power for power in range(1, most.bit_length())):
-            algorithm = replace(config.algorithm, bands=number)
-            privacy = replace(config.privacy, sampling=None)
-            with_bands = replace(config, algorithm=algorithm, train=spent, privacy=privacy)
-            other = planned(with_bands, examples, features, rough)
-            bands[number] = accumulated(other, chosen)
-            if bands[number] > 1.1 * min(bands.values()):  # more bands accumulate more from here on
-                break
-    return Suggestion(chosen, seen, best, settings, train.batch_size, bands)
-
-
-def _may_be_correlated(config: Config) -> bool:
-    """Return whether correlated noise is an option that is left out."""
-    algorithm, privacy = config.algorithm, config.privacy
-    known = any(setting.name == "bands" for setting in fields(algorithm)) and algorithm.bands is None
-    return known and not algorithm.lazy and privacy.fidelity == "rigorous" and privacy.sampling in (None, "poisson")
+    largest = min(seen, examples) // (bands or 1)  # of as many steps as bands, and of a group's examples
+    settings = tuple(setting(size) for size in sorted(shown) if 1 <= size <= largest)
+    correlated: dict[int, dict[int, float]] = {}
+    for size in dict.fromkeys((best.batch_size, train.batch_size)):
+        if bands and size <= largest:
+            correlated[size] = {bands: accumulated(plan_of(size), plan_of(size, None))}
+        elif may_be_correlated(config) and size <= largest:
+            correlated[size] = by_bands(plan_of(size), partial(with_bands, at(size), examples, features))
+    return Suggestion(plan_of(best.batch_size), seen, best, settings, train.batch_size, correlated)
 
 
 def largest_paying(setting: Callable[[int], Setting], most: int) -> Setting:

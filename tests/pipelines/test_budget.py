@@ -20,31 +20,20 @@ from dpfest.errors import UserError
 from dpfest.planning.unproven import Nonprivate
 from dpfest.selection.topk import SelectionConfig
 from pipelines import budget as stage
+from pipelines.budget.bands import accumulated
 from pipelines.config.compose import Composer
 from pipelines.config.settings import (
-    BudgetConfig,
-    PathsConfig,
-    PrivacyConfig,
-    SearchConfig,
-    StreamConfig,
-    TrainConfig,
     typed,
 )
 
 
 @pytest.fixture
 def config(tmp_path):
-    return SimpleNamespace(
-        data=SimpleNamespace(name="anything", task="clicks", is_stream=False, features=lambda: [100] * 26, bags={}),
-        stream=StreamConfig(),
-        algorithm=ALGORITHMS["adafest"](),
-        privacy=PrivacyConfig(),
-        train=TrainConfig(batch_size=5_000, epochs=10),
-        search=SearchConfig(),
-        unit_of_privacy=None,
-        budget=BudgetConfig(examples=50_000),
-        paths=PathsConfig(data=str(tmp_path / "data"), runs=str(tmp_path / "runs")),
-    )
+    line = ["data=criteo_synthetic", "algorithm=adafest", "budget.examples=50000", "train.batch_size=5000"]
+    line += ["train.epochs=10", f"paths.data={tmp_path / 'data'}", f"paths.runs={tmp_path / 'runs'}"]
+    made = replace(typed(Composer().compose(line)), algorithm=ALGORITHMS["adafest"]())
+    made.data.features = lambda: [100] * 26
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +53,7 @@ def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path
     seen = printed["a row is seen by the map in"]
     assert seen == f"{in_batch / 0.1:,.0f} training examples ({in_batch:,.1f} of a batch)"
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
-    rows, sigma = sum(config.data.features()), float(printed["map σ1"])
+    rows, sigma = 2_600, float(printed["map σ1"])
     survive = rows * ndtr(-config.algorithm.threshold / sigma)
     now, _, advised = printed["untouched rows that survive a step"].partition("; 10 at ")
     assert now == f"{survive:,.3g} of {rows:,} at algorithm.threshold={config.algorithm.threshold:g}"
@@ -107,7 +96,7 @@ def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
 
 def test_an_unknown_n_is_asked_for_by_key(config):
     config.budget.examples = None
-    with pytest.raises(UserError, match=r"set budget\.examples.*dpfest preprocess data=anything"):
+    with pytest.raises(UserError, match=r"set budget\.examples.*dpfest preprocess data=criteo_synthetic"):
         stage.budget(config)
 
 
@@ -166,13 +155,10 @@ def test_another_question_has_another_entry(config, tmp_path, monkeypatch):
 
 def test_correlated_noise_says_what_accumulates_in_a_row(config):
     config.algorithm = ALGORITHMS["dpsgd"](bands=4)
-    config.search = SearchConfig()
-    both = SimpleNamespace(**vars(config))
     plans = [
-        stage.planned(SimpleNamespace(**vars(both) | {"algorithm": ALGORITHMS["dpsgd"](bands=bands)}), 50_000, 26)
-        for bands in (4, None)
+        stage.planned(replace(config, algorithm=ALGORITHMS["dpsgd"](bands=bands)), 50_000, 26) for bands in (4, None)
     ]
-    share = stage.accumulated(*plans)
+    share = accumulated(*plans)
     steps = np.tril(np.ones((100, 100)))
     rows = strategy(4, 100).coefficients
     matrix = sum(np.diag(np.full(100 - k, a / 16), -k) for k, a in enumerate(rows))
@@ -180,5 +166,41 @@ def test_correlated_noise_says_what_accumulates_in_a_row(config):
     ratio = plans[0].noise_multiplier / plans[1].noise_multiplier
     assert share == pytest.approx(ratio * noise / np.sqrt(np.square(steps).sum()), rel=1e-6) and ratio > 1
     printed = str(stage.Budget(plans[0], independent=plans[1]))
-    assert f"{share:.3g} of that of independent noise" in printed
+    assert f"{share:.3g} of that of independent noise: leave algorithm.bands out" in printed
     assert re.search(r"sampling probability within one of 4 groups +0\.4\n", printed)
+
+
+def test_independent_noise_is_told_what_bands_would_leave(config):
+    """At the batch size and steps that are configured; nothing of what cannot have bands."""
+    config.algorithm = ALGORITHMS["dpsgd"]()
+    printed = str(found := stage.budget(config))
+    assert list(found.bands) == [2, 4, 8] and min(found.bands.values()) > 1
+    assert re.search(r"correlated noise +would leave no less noise in a row$", printed)
+    config.budget, config.train = (
+        replace(config.budget, examples=1_175_124),
+        replace(config.train, batch_size=8192, steps=144),
+    )
+    printed = str(found := stage.budget(config))
+    best = min(found.bands, key=found.bands.__getitem__)
+    assert (
+        f"algorithm.bands={best} would leave {found.bands[best]:.2f} of the noise" in printed
+        and found.bands[best] < 0.8
+    )
+    config.algorithm = ALGORITHMS["dpsgd"](bands=best)
+    (share,) = re.findall(
+        r"noise accumulated in a row +(\S+) of that of independent noise \(computed", str(stage.budget(config))
+    )
+    assert float(share) == pytest.approx(found.bands[best], rel=0.02)
+    for other in (ALGORITHMS["adafest"](), ALGORITHMS["dpsgd"](noise="lazy")):
+        config.algorithm = other
+        assert "correlated" not in str(stage.budget(config))
+
+
+def test_a_stream_says_what_accumulates_in_each_period(tmp_path):
+    line = ["data=journey_stream", "algorithm=dpsgd", "algorithm.bands=4", "stream.period=6", "budget.examples=1000000"]
+    config = typed(Composer().compose([*line, f"paths.data={tmp_path}", f"paths.runs={tmp_path / 'runs'}"]))
+    found = stage.budget(config)
+    header, *rows = str(found).splitlines()[-3 - len(found.plan.periods) + 2 :]
+    assert header.split("  ")[-1].strip() == "noise in a row" and "q of a group" in header
+    shares = [accumulated(found.plan, found.independent, number) for number in range(len(found.plan.periods))]
+    assert [row.split()[-1] for row in rows] == [f"{share:.3g}" for share in shares] and max(shares) < 1

@@ -18,6 +18,7 @@ from dpfest.accounting.accountant import Event
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.budget import planner
+from pipelines.budget.bands import PROMISE
 from pipelines.budget.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
@@ -222,9 +223,32 @@ def test_what_is_said_of_the_clipping_norm_is_what_the_searches_show() -> None:
 def test_the_best_number_of_bands_is_named_where_noise_is_independent(tmp_path: Path) -> None:
     line = ("budget.examples=1175124", "privacy.epsilon=3", "train.batch_size=8192")
     found = suggest(configured(tmp_path, *line))
-    assert min(found.bands) == 2 and len(found.bands) > 2 and min(found.bands.values()) < 0.8
-    best = min(found.bands, key=found.bands.__getitem__)
-    assert f"algorithm.bands={best} would leave {found.bands[best]:.2f} of the noise" in str(found)
-    for other in ("algorithm=adafest", "algorithm.noise=lazy", "algorithm.bands=4", "privacy=paper"):
+    suggested, configured_size = found.suggested.batch_size, 8192
+    assert list(found.bands) == [suggested, configured_size] and suggested != configured_size
+    for size, shares in found.bands.items():
+        assert min(shares) == 2 and len(shares) > 2 and min(shares.values()) < 0.8
+        best = min(shares, key=shares.__getitem__)
+        share = f"algorithm.bands={best} would leave {shares[best]:.2f} of the noise that accumulates in a row"
+        assert f"{share}, at B = {size:,}." in str(found)
+    assert found.bands[suggested] != found.bands[configured_size] and PROMISE in str(found)
+    for other in ("algorithm=adafest", "algorithm.noise=lazy", "privacy=paper"):
         quiet = suggest(configured(tmp_path, *line, other))
         assert not quiet.bands and "algorithm.bands" not in str(quiet)
+
+
+def test_batches_are_suggested_as_for_independent_noise_and_weighed_by_what_accumulates(tmp_path: Path) -> None:
+    """Else correlated noise, whose noise multiplier grows with the batch, would have eight times the steps."""
+    line = ("budget.examples=1175124", "budget.examples_seen=4700000")
+    plain, found = (suggest(configured(tmp_path, *line, *more)) for more in ((), ("algorithm.bands=8",)))
+    assert found.suggested.batch_size == plain.suggested.batch_size == 8192 and list(found.bands) == [8192]
+    ours, theirs = (next(s for s in one.settings if s.batch_size == 8192) for one in (found, plain))
+    assert ours.accumulated < 0.4 and ours.noise_multiplier > theirs.noise_multiplier
+    gained = ours.signal_to_noise / theirs.signal_to_noise
+    assert gained == pytest.approx(1 / found.bands[8192][8], rel=1e-6) and gained > 1.1
+    assert re.search(r"a +√T·B/\(σ·a\)\n", str(found)) and f"{ours.accumulated:.3g}" in str(found)
+    few = configured(
+        tmp_path, "budget.examples=261978", "train.steps=128", "train.batch_size=8192", "algorithm.bands=8"
+    )
+    assert "Correlated noise would leave no less noise in a row, at B = 8,192." in str(suggest(few))
+    with pytest.raises(UserError, match=r"algorithm\.bands=64 leaves groups of less than one of 60 examples"):
+        suggest(configured(tmp_path, "budget.examples=60", "algorithm.bands=64", "budget.examples_seen=100000"))

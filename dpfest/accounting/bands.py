@@ -97,7 +97,7 @@ def strategy(bands: int, steps: int) -> Strategy:
     """
     refuse_bands(bands)
     if bands > steps:
-        raise UserError(f"bands={bands} exceeds the {steps} steps of training: choose {steps} or fewer.")
+        raise UserError(f"bands={bands} exceeds the number of steps, {steps}: {fewer(steps)}.")
     k = np.arange(1, bands)
     start = np.cumprod((2 * k - 1) / (2 * k))
     most = 1 - 2.0**-BITS
@@ -109,6 +109,11 @@ def strategy(bands: int, steps: int) -> Strategy:
     )
     whole = np.minimum.accumulate(np.rint(found.x * (1 << BITS)).astype(int))
     return Strategy((1 << BITS, *whole.tolist()))
+
+
+def fewer(most: int) -> str:
+    """Return what to do where at most so many bands are possible."""
+    return f"choose bands={most} or fewer" if most > 1 else "leave bands out"
 
 
 def refuse_bands(bands: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
-from dpfest.accounting.bands import strategy
+from dpfest.accounting.bands import fewer
 from dpfest.errors import UserError, whole_number
 from dpfest.planning.other_samplers import BallsInBins, CyclicPoisson, TruncatedPoisson, default_max_batch_size
 from dpfest.planning.periods import Period
@@ -98,11 +98,25 @@ def sampler_for(
             raise UserError(f"max_batch_size={largest} applies to sampling=truncated_poisson alone: leave it out.")
         if bands is None:
             return SAMPLERS[name]()
-        for one in periods:
-            strategy(bands, one.steps)  # refuses more bands than steps
+        _refuse_more_bands(bands, periods, batch_size)
         return CyclicPoisson(bands)
     if largest is None:
         largest = default_max_batch_size([(one.examples, one.steps) for one in periods], batch_size, delta)
     if whole_number("max_batch_size", largest) < batch_size:
         raise UserError(f"max_batch_size={largest} must be at least batch_size={batch_size}, the expected size.")
     return TruncatedPoisson(int(largest))
+
+
+def _refuse_more_bands(bands: int, periods: Sequence[Period], batch_size: int) -> None:
+    """Refuse more bands than a period has steps, or groups of fewer examples than a batch."""
+    of, longer = "", ""
+    for number, one in enumerate(periods):
+        if len(periods) > 1:
+            of, longer = f" in period {number + 1} of {len(periods)}", ", or longer periods"
+        if bands > one.steps:
+            raise UserError(f"bands={bands} exceeds the number of steps{of}, {one.steps}: {fewer(one.steps)}{longer}.")
+        if bands * batch_size > one.examples:
+            raise UserError(
+                f"bands={bands} samples {batch_size:,} a step from one in {bands} of {one.examples:,}{of}, which are "
+                f"fewer: {fewer(one.examples // batch_size)}, or smaller batches{longer}."
+            )

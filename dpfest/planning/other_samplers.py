@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.accounting.accountant import Event, chance_of_truncation
-from dpfest.errors import UserError
 from dpfest.noise.bernoulli import bernoulli
 from dpfest.noise.distributions import below, distinct
 from dpfest.noise.key import NoiseKey
@@ -201,13 +200,6 @@ class CyclicPoisson:
     def accounted(self, step: Event, examples: int, batch_size: int) -> Event:
         """Return the step at the rate of its group, with their number."""
         refuse_all_but_gaussian(step, self.name)
-        most = examples // batch_size
-        if self.bands > most:
-            raise UserError(
-                f"bands={self.bands} samples {batch_size:,} examples a step from one in {self.bands} of {examples:,}, "
-                "which are fewer: " + (f"choose bands={most} or fewer" if most > 1 else "leave bands out") + ", or "
-                "choose smaller batches."
-            )
         return replace(step, sampling_probability=self.bands * batch_size / examples, bands=self.bands)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpfest.accounting.accountant import Event
+from dpfest.errors import positive_number, whole_number
 from dpfest.noise.gaussian import gaussian, gaussian_grid
 from dpfest.noise.keystream import Keystream
 
@@ -45,10 +46,12 @@ class OpenVocabulary:
     values_per_example: int
 
     def __post_init__(self) -> None:
+        whole_number("values_per_example", self.values_per_example)
+        for name in ("noise_multiplier", "delta"):
+            positive_number(name, getattr(self, name))
         rules = {
             "noise_multiplier": (0.1 <= self.noise_multiplier <= 1e6, "from 0.1, below which it hides none, to 1e6"),
             "delta": (1e-30 <= self.delta <= 0.1, "from 1e-30 to 0.1"),
-            "values_per_example": (self.values_per_example >= 1, "at least 1"),
         }
         for name, (right, rule) in rules.items():
             if not right:

@@ -116,13 +116,16 @@ def _content(value: Any) -> str:
     return content.hexdigest()
 
 
-def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None) -> None:
+def refuse_difference(
+    saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None, branches: bool = True
+) -> None:
     """Refuse to resume if parts differ.
 
     Args:
         saved: what the state is bound to.
         now: what this training is bound to.
         only: parts that must be equal; None for all.
+        branches: whether the plan's sampler allows branches.
 
     Raises:
         UserError: names the parts, and says how to go on nevertheless.
@@ -133,8 +136,9 @@ def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Co
         parts = ", ".join(_named(name, str(saved.get(name)), str(now.get(name))) for name in differing)
         raise UserError(
             f"The state was saved under another {parts}. Repeated steps would be a second release under the same "
-            "noise. Restore what differs, or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key "
-            "and counts the steps that were taken."
+            "noise. Restore what differs"
+            + ", or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key and counts the steps that "
+            "were taken." * branches + "." * (not branches)
         )
 
 

@@ -132,7 +132,8 @@ class PrivateTraining(OneProcess):
                 f"algorithm={algorithm.name} calls itself private, but the event of its step states no noise: let its "
                 "step_event return one."
             )
-        tell_noise(self.optimizers, self.engine.noise.deviation / privacy_plan.batch_size)
+        tables = [table.weight for table in self.engine.recorder.tables.values()] if algorithm.bands else []
+        tell_noise(self.optimizers, self.engine.noise.deviation / privacy_plan.batch_size, tables)
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
@@ -331,7 +332,10 @@ class PrivateTraining(OneProcess):
         refuse_state(state, steps)
         key = NoiseKey.of_state(state, self.plan.fixed_noise_seed)
         binding.refuse_difference(
-            state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
+            state["bound_to"],
+            self._bound_to(),
+            only=None if steps is None else binding.OF_BRANCHES,
+            branches=self.plan.sampler.branches,
         )
         if self.steps_done and (steps is not None or key.secret != self._own_key.secret):
             raise UserError("This training has taken steps of its own. Load the state into a new one.")

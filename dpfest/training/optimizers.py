@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpfest.errors import UserError
+
 
 class AdamBC(torch.optim.Optimizer):
     """Adam whose second moment is that of the gradient without its noise.
@@ -82,9 +84,26 @@ class AdamBC(torch.optim.Optimizer):
                 parameter.addcdiv_(state["mean"], square.clamp_min_(least).sqrt_(), value=-rate)
 
 
-def tell_noise(optimizers: Iterable[torch.optim.Optimizer], deviation: float) -> None:
-    """Tell optimisers that ask for it the standard deviation of the noise on a coordinate of their gradients."""
+def tell_noise(
+    optimizers: Iterable[torch.optim.Optimizer], deviation: float, correlated: Iterable[Tensor] = ()
+) -> None:
+    """Tell optimisers that ask for it the standard deviation of the noise on a coordinate of their gradients.
+
+    Args:
+        optimizers: all.
+        deviation: of independent noise.
+        correlated: parameters whose noise is correlated over steps, and another.
+
+    Raises:
+        UserError: one of these is in an optimiser that asks.
+    """
+    others = set(map(id, correlated))
     groups: list[dict[str, Any]] = [group for optimizer in optimizers for group in optimizer.param_groups]
     for group in groups:
         if "noise_deviation" in group:
+            if others & set(map(id, group["params"])):
+                raise UserError(
+                    "AdamBC subtracts the variance of independent noise, and with bands that of tables is correlated "
+                    "over steps: give tables SGD or Adagrad, or leave bands out."
+                )
             group["noise_deviation"] = deviation

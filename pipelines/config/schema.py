@@ -46,9 +46,8 @@ _SECTIONS = {
 }
 """Section of the configuration for each argument of `dpfest.plan` and setting of its algorithms."""
 _WHY_NOT = {
-    "algorithm.bands": "noise is correlated over steps only where every step noises the same rows, as under "
-    "algorithm=dpsgd and fest. Where rows change, one that enters has no earlier noise to take back, and one that "
-    "leaves keeps its own (docs/PRIVACY.md, 2.8)",
+    "algorithm.bands": "noise is correlated over steps only where every step noises the same rows, and draws all of "
+    "their noise: under algorithm=dpsgd, fest, smaller_tables and lora_embedding (why: docs/PRIVACY.md, 2.8)",
 }
 """Keys that some choices of a section have, and why the others do not."""
 _ARGUMENT = re.compile(r"(?<![\w.])(?:(?:selection|vocabulary)(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
@@ -99,7 +98,8 @@ def in_keys() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(_ARGUMENT.sub(lambda match: f"{_SECTIONS[match[0]]}.{match[0]}", str(error))) from error
+        words = _ARGUMENT.sub(lambda match: f"{_SECTIONS[match[0]]}.{match[0]}", str(error))
+        raise UserError(re.sub(r"\bor None\b", "or null", words)) from error
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:

@@ -247,13 +247,13 @@ def test_other_rows_than_in_the_steps_before_are_refused() -> None:
             own.on_rows(at, sums, step)
 
 
-def trained(algorithm: Any, **settings: Any) -> dpfest.PrivateTraining:
+def trained(algorithm: Any, optimizer: Any = torch.optim.SGD, **settings: Any) -> dpfest.PrivateTraining:
     torch.manual_seed(1)
     model = nn.Sequential(nn.EmbeddingBag(40, 3, mode="sum"), nn.Linear(3, 1))
     ids = torch.randint(0, 40, (120, 2), generator=torch.Generator().manual_seed(1))
     arguments: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-3, "batch_size": 20, "steps": 9} | settings
     return dpfest.make_private(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), TensorDataset(ids, ids.sum(1).float() / 40),
+        model, optimizer(model.parameters(), lr=0.1), TensorDataset(ids, ids.sum(1).float() / 40),
         lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]).square(),
         algorithm=algorithm, noise_seed=3, selected=np.arange(0, 40, 3) if algorithm.selection else None, **arguments,
     )  # fmt: skip
@@ -314,10 +314,11 @@ def test_dense_parameters_have_independent_noise_of_the_joint_releases_deviation
         (lambda: FEST(bands=2.0), {}, r"bands=2.0 must be"),  # type: ignore[arg-type]
         (lambda: DPSGD(bands=65), {}, "bands=65 must be"),
         (lambda: DPSGD(bands=4, noise="lazy"), {}, "noise=lazy draws a row's when it is next read"),
-        (lambda: DPSGD(bands=8), {}, "bands=8 samples 20 examples a step from one in 8 of 120, which are fewer: choose"
-         " bands=6 or fewer"),
+        (lambda: DPSGD(bands=8), {}, "bands=8 samples 20 a step from one in 8 of 120, which are fewer: choose bands=6"
+         " or fewer, or smaller batches."),
         (lambda: DPSGD(bands=4), {"batch_size": 90}, "leave bands out"),
-        (lambda: DPSGD(bands=4), {"steps": 3}, "bands=4 exceeds the 3 steps"),
+        (lambda: DPSGD(bands=4), {"steps": 3}, "bands=4 exceeds the number of steps, 3: choose bands=3 or fewer"),
+        (lambda: DPSGD(bands=2), {"steps": 1}, "bands=2 exceeds the number of steps, 1: leave bands out"),
         (lambda: DPSGD(bands=4), {"sampling": "poisson"}, "accounted for sampling=cyclic_poisson alone, not for"),
         (lambda: DPSGD(), {"sampling": "cyclic_poisson"}, "give the algorithm bands"),
     ],
@@ -325,6 +326,26 @@ def test_dense_parameters_have_independent_noise_of_the_joint_releases_deviation
 def test_what_correlated_noise_cannot_be_combined_with_is_refused(algorithm: Any, settings: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         trained(algorithm(), **settings)
+
+
+def test_a_period_that_is_too_short_for_bands_is_named() -> None:
+    days: dict[str, Any] = {"epsilon": 1.0, "examples": [200, 50, 200]}
+    with pytest.raises(UserError, match=r"exceeds the number of steps in period 2 of 3, 5: .*, or longer periods\."):
+        dpfest.plan(DPSGD(bands=8), batch_size=10, epochs=1.0, **days)
+    with pytest.raises(UserError, match=r"from one in 8 of 50 in period 2 of 3, which are fewer: choose bands=2 or"):
+        dpfest.plan(DPSGD(bands=8), batch_size=20, epochs=4.0, **days)
+
+
+def test_an_optimiser_that_subtracts_independent_noise_does_not_step_tables() -> None:
+    with pytest.raises(UserError, match="AdamBC subtracts the variance of independent noise, and with bands"):
+        trained(DPSGD(bands=4), optimizer=dpfest.AdamBC)
+    assert trained(DPSGD(), optimizer=dpfest.AdamBC).optimizers[0].param_groups[0]["noise_deviation"] > 0
+
+
+def test_no_branch_is_advised_where_none_is_allowed() -> None:
+    state = trained(DPSGD(bands=4)).state_dict()
+    with pytest.raises(UserError, match=r"under another strategy, plan\. .*Restore what differs\.$"):
+        trained(DPSGD(bands=2)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("kind", [AdaFEST, Threshold, Exponential])

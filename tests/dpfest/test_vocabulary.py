@@ -143,7 +143,9 @@ def test_where_examples_are_not_all_there_from_the_start_it_is_refused() -> None
     [
         ({"noise_multiplier": 0.01}, "noise_multiplier=0.01 must be from 0.1"),
         ({"delta": 0.5}, "delta=0.5 must be from 1e-30 to 0.1"),
-        ({"values_per_example": 0}, "values_per_example=0 must be at least 1"),
+        ({"values_per_example": 0}, "values_per_example=0 must be a whole number, 1 or more"),
+        ({"values_per_example": 2.5}, "values_per_example=2.5 must be a whole number"),
+        ({"noise_multiplier": "20"}, "noise_multiplier='20' must be a number above 0"),
     ],
 )
 def test_settings_out_of_range_are_named(wrong: dict[str, float], said: str) -> None:

@@ -70,10 +70,15 @@ class VocabularyConfig:
         ``private``."""
         if self.policy != "private":
             return None
+        if self.delta is not None and self.delta >= 1 / rows:
+            raise UserError(
+                f"data.vocabulary.delta={self.delta:g} leaves nothing of a run's delta, 1 / {rows:,} by default: "
+                f"choose {_SHARE_OF_DELTA / rows:.1g}, as null does."
+            )
         try:
             return OpenVocabulary(self.noise_multiplier, self.delta or _SHARE_OF_DELTA / rows, features)
         except ValueError as error:
-            raise UserError(f"data.vocabulary.{error}.") from error
+            raise UserError(f"data.vocabulary.{str(error).rstrip('.')}.") from error
 
     def check(self, tables: int, bags: int = 0) -> None:
         """Raise UserError for settings that do not fit data with this number of tables, some of them of bags."""

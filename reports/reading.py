@@ -190,6 +190,11 @@ def _run(path: Path, summary: Settings, config: Settings, asked: Settings, card:
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=optional(privacy.get("gradient_noise_multiplier")),
         map_noise_multiplier=optional(privacy.get("map_noise_multiplier")),
+        noise_by_period=tuple(
+            (count(one["steps"], "steps"), finite(one["gradient_noise_multiplier"], "gradient_noise_multiplier"))
+            for one in privacy.get("periods") or ([privacy | {"steps": summary["steps"]}] if privacy else ())
+            if one.get("gradient_noise_multiplier") is not None
+        ),
         search=privacy.get("search"),
         hyperparameters=_hyperparameters(summary, config),
         data=config.get("data") or {},

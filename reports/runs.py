@@ -90,6 +90,7 @@ class Run:
     sampling: str
     noise_multiplier: float | None
     map_noise_multiplier: float | None
+    noise_by_period: tuple[tuple[int, float], ...]  # steps, and noise multiplier of the gradient
     hyperparameters: Mapping[str, Any] = field(compare=False, hash=False)
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""

@@ -26,6 +26,7 @@ from dpfest.noise.key import NoiseKey
 from dpfest.planning.plan import plan as planned
 from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.selection.topk import Selection
+from dpfest.selection.vocabulary import OpenVocabulary
 from dpfest.training import binding
 from dpfest.training.arguments import cipher_for
 from dpfest.training.loop import PrivateTraining
@@ -45,6 +46,7 @@ def make_private(
     steps: int | None = None,
     sampling: str | None = None,
     max_batch_size: int | None = None,
+    vocabulary: OpenVocabulary | None = None,
     plan: PrivacyPlan | None = None,
     units: Units | None = None,
     selected: Selection | None = None,
@@ -78,6 +80,7 @@ def make_private(
             ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
             size that they would hardly ever exceed); ``balls_in_bins``, every example once an epoch.
         max_batch_size: see ``sampling``.
+        vocabulary: the release of values' noised counts from which the tables were made, which this training pays for.
         plan: from :func:`dpfest.plan`, of one period, with the number of this data set's examples (or units).
         units: which examples belong to one person, household, ...: ``dpfest.Units(ids, name="household")``. Then
             epsilon is that of adding or removing all examples of one; None for one example.
@@ -100,7 +103,7 @@ def make_private(
     """
     settings: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "batch_size": batch_size, "epochs": epochs, "steps": steps,
-        "max_batch_size": max_batch_size,
+        "max_batch_size": max_batch_size, "vocabulary": vocabulary,
     }  # fmt: skip
     if plan is not None:
         _refuse_beside_a_plan(plan, algorithm=algorithm, sampling=sampling, **settings)

@@ -158,3 +158,24 @@ def test_a_value_that_does_not_occur_is_refused() -> None:
         OpenVocabulary(20.0, 1e-7, 8).known(np.array([3, 0]), NoiseKey.from_seed(0).stream("vocabulary"))
     none = OpenVocabulary(20.0, 1e-7, 8).known(np.array([], int), NoiseKey.from_seed(0).stream("vocabulary"))
     assert none.shape == (0,)
+
+
+def test_a_training_pays_for_it() -> None:
+    ids = torch.arange(200) % 7
+    data, vocabulary = torch.utils.data.TensorDataset(ids, (ids % 2).float()), OpenVocabulary(5.0, 1e-6, 1)
+    model = torch.nn.Sequential(torch.nn.Embedding(7, 2), torch.nn.Linear(2, 1), torch.nn.Flatten(0))
+    settings = {"epsilon": 2.0, "delta": 1e-4, "batch_size": 20, "steps": 5, "algorithm": dpfest.DPSGD()}
+
+    def made(**more: Any) -> dpfest.PrivateTraining:
+        return dpfest.make_private(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), data,
+            lambda own, batch: (own(batch[0]) - batch[1]).square(), **{**settings, **more},
+        )  # fmt: skip
+
+    training = made(vocabulary=vocabulary)
+    kinds = [event.kind for event in training.ledger.events]
+    assert kinds[:2] == ["gaussian", "failure"] and training.plan.noise_multiplier > made().plan.noise_multiplier
+    with pytest.raises(dpfest.UserError, match="The plan says vocabulary already"):
+        made(plan=training.plan, vocabulary=vocabulary, **dict.fromkeys(settings))
+    with pytest.raises(dpfest.UserError, match=r"vocabulary=20 must be a dpfest\.OpenVocabulary"):
+        made(vocabulary=20)

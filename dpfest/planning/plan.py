@@ -85,9 +85,7 @@ def plan(
     if selection and features is None:
         raise UserError(f"{algorithm.name} selects rows: give features=, the vocabulary sizes of the features.")
     if vocabulary is not None and not isinstance(vocabulary, OpenVocabulary):
-        raise UserError(
-            f"vocabulary={vocabulary!r} must be a dpfest.OpenVocabulary, whose known() released the values."
-        )
+        raise UserError(f"vocabulary={vocabulary!r} must be a dpfest.OpenVocabulary, which released the values.")
     if unit is not None and fidelity != "rigorous":
         raise UserError(f"fidelity={fidelity} counts examples alone: a {unit.name} as unit needs fidelity=rigorous.")
     sampling = sampling_for(algorithm.bands, fidelity, sampling)

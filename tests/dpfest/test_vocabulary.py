@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 import dpfest
@@ -164,7 +166,13 @@ def test_a_training_pays_for_it() -> None:
     ids = torch.arange(200) % 7
     data, vocabulary = torch.utils.data.TensorDataset(ids, (ids % 2).float()), OpenVocabulary(5.0, 1e-6, 1)
     model = torch.nn.Sequential(torch.nn.Embedding(7, 2), torch.nn.Linear(2, 1), torch.nn.Flatten(0))
-    settings = {"epsilon": 2.0, "delta": 1e-4, "batch_size": 20, "steps": 5, "algorithm": dpfest.DPSGD()}
+    settings: dict[str, Any] = {
+        "epsilon": 2.0,
+        "delta": 1e-4,
+        "batch_size": 20,
+        "steps": 5,
+        "algorithm": dpfest.DPSGD(),
+    }
 
     def made(**more: Any) -> dpfest.PrivateTraining:
         return dpfest.make_private(

@@ -2,7 +2,8 @@
 
 A graph holds the forward pass, and the backward pass to the outputs of trainable layers, as a
 :class:`~dpfest.gradients.recording.Recording` makes them; it reads weights where they lie, and a batch where the graph
-was made. To start it again takes a copy of the batch's tensors into that place. What follows (look-ups, norms, sums,
+was made. To start it again takes a copy of the batch's tensors into that place; padding then holds rows of earlier
+batches. What follows (look-ups, norms, sums,
 noise, updates) is launched as ever, on the rows of the batch's own examples.
 
 Python runs while a graph is made, and so do the checks of :class:`~dpfest.gradients.validation.StateWatch`: operations
@@ -123,7 +124,7 @@ def captured(run: Callable[[], Recording]) -> tuple[Recording, Callable[[], None
     """
     run()  # what kernels read besides tensors is on the GPU after it
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads read batches meanwhile
         made = run()
     return made, graph.replay
 

@@ -32,12 +32,27 @@ def reals(device: torch.device, *values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-@lru_cache(maxsize=256)
+_OF_GRAPHS: list[Tensor] = []
+"""What graphs read besides tensors of the step: kept for good, as a graph may be started at any time."""
+
+
 def wholes(device: torch.device, values: tuple[int, ...]) -> Tensor:
     """Return int64 numbers on a device; those of earlier calls are kept, and alone can be read by a graph."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    found = _wholes(device, values)
+    if _captures(device):
+        _OF_GRAPHS.append(found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _wholes(device: torch.device, values: tuple[int, ...]) -> Tensor:
+    if _captures(device):
         raise RuntimeError("a kernel reads numbers that are not on the GPU yet (ids that are not int64?).")
-    return torch.tensor(values, dtype=torch.int64, device=device)
+    return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
+
+
+def _captures(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def table(device: torch.device, rows: Sequence[Sequence[int]]) -> Tensor:

@@ -113,3 +113,14 @@ def test_tables_that_others_observe_or_nobody_does_look_up_by_themselves(gathere
     for table in model.tables:
         table.weight.requires_grad_(table is not model.tables[0])
     assert len(step(model, ids_of()).tables) == 2 and gathered == []
+
+
+def test_what_a_graph_reads_is_kept_and_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ids that are copied anew in each pass, the place would be another when the graph is started."""
+    memory = pytest.importorskip("dpfest.device.memory")
+    known = memory.wholes(HERE, (3, 1, 4))
+    monkeypatch.setattr(memory, "_captures", lambda device: True)
+    monkeypatch.setattr(memory, "_OF_GRAPHS", kept := [])
+    assert memory.wholes(HERE, (3, 1, 4)) is known and kept == [known]
+    with pytest.raises(RuntimeError, match="not on the GPU yet"):
+        memory.wholes(HERE, (3, 1, 5))

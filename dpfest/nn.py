@@ -25,8 +25,7 @@ class Tables(nn.ModuleList):
         ...
         embedded = torch.cat(self.tables(ids.unbind(1)), 1)  # [b, 16 * features]
 
-    Args:
-        modules: the tables, ``nn.Embedding`` or any layers that take ids; as ``nn.ModuleList`` takes them.
+    It is made of ``nn.Embedding``, or of any layers that take ids.
     """
 
     def forward(self, columns: Sequence[Tensor]) -> list[Tensor]:

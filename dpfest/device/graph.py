@@ -3,8 +3,8 @@
 A graph holds the forward pass, and the backward pass to the outputs of trainable layers, as a
 :class:`~dpfest.gradients.recording.Recording` makes them; it reads weights where they lie, and a batch where the graph
 was made. To start it again takes a copy of the batch's tensors into that place; padding then holds rows of earlier
-batches. What follows (look-ups, norms, sums,
-noise, updates) is launched as ever, on the rows of the batch's own examples.
+batches. What follows (look-ups, norms, sums, noise, updates) is launched as ever, on the rows of the batch's own
+examples.
 
 Python runs while a graph is made, and so do the checks of :class:`~dpfest.gradients.validation.StateWatch`: operations
 on a GPU that wrote into the model would have been seen then. Every 64th step runs eagerly, with its checks, and must
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from dpfest.errors import UserError
 from dpfest.gradients.capture import Recorder
-from dpfest.gradients.padding import first_of, padded, padded_examples
+from dpfest.gradients.padding import first_of, held_at
 from dpfest.gradients.recording import Recording
 
 _CHECK_EVERY = 64  # steps
@@ -86,8 +86,7 @@ class Graphs:
             return None
 
     def _check(self, recording: Recording, batch: Any, examples: np.ndarray, step: int, capacity: int) -> None:
-        held = padded(batch, len(examples), capacity), padded_examples(examples, capacity)
-        eager = _run(self._recorder, batch, examples, step, held)
+        eager = _run(self._recorder, batch, examples, step, held_at(batch, examples, capacity))
         if not all(torch.equal(*both) for both in zip(results(recording), results(eager), strict=True)):
             raise UserError(
                 "The model computes something else than when its passes were made a graph: they depend on Python "
@@ -104,8 +103,8 @@ class _Pass:
 
     def __init__(self, recorder: Recorder, batch: Any, examples: np.ndarray, step: int, capacity: int) -> None:
         self.state = _state_of(recorder)
-        self._batch = tree_map(Tensor.clone, padded(batch, len(examples), capacity))
-        held = self._batch, padded_examples(examples, capacity)
+        held = held_at(batch, examples, capacity)
+        self._batch, _ = held
         self._recording, self._start = captured(lambda: _run(recorder, batch, examples, step, held))
 
     def start(self, batch: Any, examples: np.ndarray, step: int) -> Recording:

@@ -22,17 +22,17 @@ from dpfest.errors import UserError
 from dpfest.gradients.draws import ExampleDraws
 from dpfest.gradients.embeddings import Lookups
 from dpfest.gradients.hooks import LayerHooks, drawing, own_parameters
-from dpfest.gradients.padding import counts_examples, padded, padded_examples
+from dpfest.gradients.padding import counts_examples, held_at
 from dpfest.gradients.parts import DueAtLookUps
 from dpfest.gradients.reading import MicroBatch
-from dpfest.gradients.recording import Recording, weighted
+from dpfest.gradients.recording import Recording
 from dpfest.gradients.sites import Again, Sites
 from dpfest.gradients.tables import Table, TableLayout
 from dpfest.gradients.units import Groups, UnitConfig
 from dpfest.gradients.validation import HeldTensors, model_faults, refuse
 from dpfest.noise.key import NoiseKey
 
-__all__ = ["Recorder", "Recording", "weighted"]
+__all__ = ["Recorder", "Recording"]
 
 
 class RecordsByGraph(Protocol):
@@ -144,11 +144,7 @@ class Recorder:
                     f"{name} is {parameter.dtype} on {parameter.device} now, and was {self.dtype} on {self.device} "
                     "when the model was wrapped: convert or move a model first, and then wrap it."
                 )
-        recording = None
-        if self.graphs and capacity and backward and self.sites.complete and self.pads(batch, len(examples), groups):
-            recording = self.graphs.record(batch, examples, step, capacity)
-        if recording is None:
-            recording = self._run(batch, examples, step, backward, groups, capacity)
+        recording = self._run(batch, examples, step, backward, groups, capacity)
         recording.look_up(known)
         return recording
 
@@ -163,9 +159,13 @@ class Recorder:
     ) -> Recording:
         first = not self.sites.complete  # back-propagates at once: what it shows decides which rows are touched
         while True:
-            recording = Recording(self, backward or first, groups)
             room = capacity if capacity and self.pads(batch, len(examples), groups) else None
-            held = None if room is None else (padded(batch, len(examples), room), padded_examples(examples, room))
+            if self.graphs and room and backward and not first:
+                started = self.graphs.record(batch, examples, step, room)
+                if started is not None:
+                    return started
+            recording = Recording(self, backward or first, groups)
+            held = None if room is None else held_at(batch, examples, room)
             try:
                 if not recording.forward(batch, examples, step, held):
                     self.draws = True  # it drew for the first time

@@ -46,9 +46,10 @@ def padded(data: Any, count: int, capacity: int) -> Any:
     return tree_map(lambda one: torch.cat([one, one[:1].expand(capacity - count, *one.shape[1:])]), data)
 
 
-def padded_examples(examples: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the identities of a padded batch's examples ``[capacity]``."""
-    return np.concatenate([examples, np.repeat(examples[:1], capacity - len(examples))])
+def held_at(data: Any, examples: np.ndarray, capacity: int) -> tuple[Any, np.ndarray]:
+    """Return a batch and its examples' identities, both padded to ``capacity``."""
+    rest = capacity - len(examples)
+    return padded(data, len(examples), capacity), np.concatenate([examples, np.repeat(examples[:1], rest)])
 
 
 def first_of(call: Call, count: int) -> Call:

@@ -23,7 +23,7 @@ from dpfest.gradients.outside import OutsideUses, by_losses, refuse_overflow, re
 from dpfest.gradients.padding import first_of
 from dpfest.gradients.sites import Again
 from dpfest.gradients.tables import Table
-from dpfest.gradients.units import Groups
+from dpfest.gradients.units import Groups, weighted
 from dpfest.gradients.validation import StateWatch, check_losses
 
 if TYPE_CHECKING:
@@ -225,11 +225,7 @@ class Recording:
         self._watch.check()
         layers = self.recorder.layers
         own = ((n, layers[n], call.output) for n, calls in self._calls.items() for call in calls if not call.shared)
-        check_losses(self._losses, own)
-        if len(self._losses) != self._examples:
-            raise UserError(
-                f"There are {len(self._losses)} losses for {self._examples} examples: return one per example."
-            )
+        check_losses(self._losses, own, self._examples)
 
     def look_up(self, known: Lookups | None = None) -> None:
         """Find which example touched which row, unless it is known; call after the forward pass."""
@@ -422,8 +418,3 @@ class Recording:
     def losses(self) -> Tensor:
         """Losses of the batch's examples, ``[b]``."""
         return self._losses[: self._count]
-
-
-def weighted(losses: Tensor, groups: Groups | None) -> Tensor:
-    """Return losses ``[b]`` whose gradients add up to those of the examples, or units."""
-    return losses if groups is None or groups.weight is None else losses * groups.weight.to(losses.dtype)

@@ -187,3 +187,8 @@ class Groups:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def weighted(losses: Tensor, groups: Groups | None) -> Tensor:
+    """Return losses ``[b]`` whose gradients add up to those of the examples, or units."""
+    return losses if groups is None or groups.weight is None else losses * groups.weight.to(losses.dtype)

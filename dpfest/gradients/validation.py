@@ -189,12 +189,13 @@ def _named(some: Collection[int], names: Mapping[int, str]) -> str:
     return ", ".join(shown) or ("a parameter" if some else "")
 
 
-def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) -> None:
+def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]], examples: int) -> None:
     """Refuse losses, and outputs of trainable layers, whose first dimension is not the number of examples.
 
     Args:
         losses: return value of the loss function.
         outputs: name, layer and output of every call of a trainable layer.
+        examples: their number.
     """
     if not isinstance(losses, Tensor) or losses.dim() != 1:
         kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else _kind(losses)
@@ -208,6 +209,8 @@ def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) 
                 f"The layer {name} gives {tuple(output.shape)} for {len(losses)} examples: its first dimension must "
                 "count the examples. Expand shared inputs (such as position ids) to the batch."
             )
+    if len(losses) != examples:
+        raise UserError(f"There are {len(losses)} losses for {examples} examples: return one per example.")
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:

@@ -134,11 +134,10 @@ def refuse_difference(
     differing = [name for name in names if saved.get(name) != now.get(name) and (only is None or name in only)]
     if differing:
         parts = ", ".join(_named(name, str(saved.get(name)), str(now.get(name))) for name in differing)
+        branch = ", or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key and counts the steps "
         raise UserError(
             f"The state was saved under another {parts}. Repeated steps would be a second release under the same "
-            "noise. Restore what differs"
-            + ", or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key and counts the steps that "
-            "were taken." * branches + "." * (not branches)
+            f"noise. Restore what differs{branch + 'that were taken' if branches else ''}."
         )
 
 

@@ -29,11 +29,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dpfest.errors import UserError
 from dpfest.gradients.batch import LogicalBatch
-from dpfest.gradients.capture import Recorder, weighted
+from dpfest.gradients.capture import Recorder
 from dpfest.gradients.clipped_sum import ClippedSum
 from dpfest.gradients.reading import Batch, DatasetReader, MicroBatch, foreign_state, request_of
 from dpfest.gradients.sites import resolved
 from dpfest.gradients.tables import Survivors, Table
+from dpfest.gradients.units import weighted
 from dpfest.gradients.validation import StateWatch, check_training
 from dpfest.noise.alone import PROCESS_STATE
 from dpfest.noise.key import NoiseKey

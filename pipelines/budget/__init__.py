@@ -146,8 +146,8 @@ class Budget:
         """Return how much noise accumulates in a row under correlated noise, or would; of one period alone."""
         if self.independent is None:
             would = correlated.advice(self.bands)
-            none = "would leave no less noise in a row" if self.bands else ""
-            return {"correlated noise": f"{would} ({correlated.PROMISE})" if would else none} if would or none else {}
+            line = f"{would} ({correlated.PROMISE})" if would else "would leave no less noise in a row"
+            return {"correlated noise": line} if self.bands else {}
         if len(self.plan.periods) > 1:
             return {}
         share = correlated.accumulated(self.plan, self.independent)
@@ -212,7 +212,7 @@ def budget(config: Config) -> Budget:
     alone = planned(config, examples, features)
     independent = None
     if config.algorithm.bands is not None:
-        independent = planned(correlated.without_bands(config), examples, features)
+        independent = planned(correlated.with_bands(config, None), examples, features)
     rows_per_example = None
     if config.data.task == "clicks" and alone.unit is None:
         bags = [bag.most for bag in config.data.bags.values()]
@@ -221,7 +221,7 @@ def budget(config: Config) -> Budget:
     rows = None if isinstance(features, int) else sum(features)
     if not config.search.asked:
         may = correlated.may_be_correlated(config)
-        found = correlated.by_bands(alone, partial(with_bands, config, examples, features)) if may else {}
+        found = correlated.by_bands(alone, partial(roughly, config, examples, features)) if may else {}
         return Budget(alone, independent=independent, rows_per_example=rows_per_example, rows=rows, bands=found)
     search = search_plan([config], examples, features)
     return Budget(search.plans[0], search, alone, rows_per_example=rows_per_example, rows=rows)
@@ -238,11 +238,10 @@ def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:
     return _examples(config, stream), stream.vocabulary_sizes if stream else config.data.features()
 
 
-def with_bands(config: Config, examples: Any, features: Any, number: int) -> PrivacyPlan:
+def roughly(config: Config, examples: Any, features: Any, bands: int) -> PrivacyPlan:
     """Return the plan with so many bands, its noise known to about half a percent."""
-    algorithm, privacy = replace(config.algorithm, bands=number), replace(config.privacy, sampling=None)
     rough = partial(calibration.calibrate, rough=True)
-    return planned(replace(config, algorithm=algorithm, privacy=privacy), examples, features, rough)
+    return planned(correlated.with_bands(config, bands), examples, features, rough)
 
 
 @in_keys()

@@ -33,11 +33,11 @@ def may_be_correlated(config: Config) -> bool:
     return may and not config.data.is_stream
 
 
-def without_bands(config: Config) -> Config:
-    """Return a configuration with independent noise."""
-    if config.algorithm.bands is None:
+def with_bands(config: Config, bands: int | None) -> Config:
+    """Return a configuration with so many bands, None for independent noise, and the sampling that goes with them."""
+    if bands == config.algorithm.bands:
         return config
-    algorithm, privacy = replace(config.algorithm, bands=None), replace(config.privacy, sampling=None)
+    algorithm, privacy = replace(config.algorithm, bands=bands), replace(config.privacy, sampling=None)
     return replace(config, algorithm=algorithm, privacy=privacy)
 
 

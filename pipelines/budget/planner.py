@@ -28,8 +28,8 @@ from dpfest.accounting.bands import strategy
 from dpfest.errors import UserError
 from dpfest.planning.plan import training_steps
 from dpfest.planning.privacy_plan import PrivacyPlan
-from pipelines.budget import data_sizes, planned, with_bands
-from pipelines.budget.bands import PROMISE, accumulated, advice, by_bands, may_be_correlated, without_bands
+from pipelines.budget import data_sizes, planned, roughly
+from pipelines.budget.bands import PROMISE, accumulated, advice, by_bands, may_be_correlated, with_bands
 from pipelines.config.settings import Config
 
 LEAST_STEPS = 64
@@ -187,7 +187,7 @@ def suggest(config: Config) -> Suggestion:
     @cache
     def at(batch_size: int, bands: int | None = bands) -> Config:
         spent = replace(train, batch_size=batch_size, steps=seen // batch_size)
-        return replace(without_bands(config) if bands is None else config, train=spent)
+        return replace(with_bands(config, bands), train=spent)
 
     @cache
     def plan_of(batch_size: int, bands: int | None = bands) -> PrivacyPlan:
@@ -208,7 +208,7 @@ def suggest(config: Config) -> Suggestion:
         if bands and size <= largest:
             correlated[size] = {bands: accumulated(plan_of(size), plan_of(size, None))}
         elif may_be_correlated(config) and size <= largest:
-            correlated[size] = by_bands(plan_of(size), partial(with_bands, at(size), examples, features))
+            correlated[size] = by_bands(plan_of(size), partial(roughly, at(size), examples, features))
     return Suggestion(plan_of(best.batch_size), seen, best, settings, train.batch_size, correlated)
 
 

@@ -77,7 +77,7 @@ def test_what_padding_holds_changes_no_bit(make: Any, monkeypatch: pytest.Monkey
 
         model, batch, _ = make(17)
         with monkeypatch.context() as patch:
-            patch.setattr("dpfest.gradients.capture.padded", padded)
+            patch.setattr("dpfest.gradients.padding.padded", padded)
             engine = engine_of(model, "adafest", by_batch(losses_of(model)), 32)
             return [released(engine, [batch], step) for step in (0, 1)]
 
